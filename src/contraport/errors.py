@@ -1,4 +1,4 @@
-"""`UsageError`, the exception for all mistakes in user input, and checks that raise it.
+"""`UsageError` for mistakes in user input, and checks that raise it.
 
 A message names the argument, the requirement and the value. A note names the command that explains more. The command
 line prints both as one line and exits with status 2; in Python the error is a ``ValueError``.
@@ -33,7 +33,7 @@ MAX_LISTED_NAMES = 10
 
 
 class UsageError(ValueError):
-    """Error in user input, with a message of the form ``argument: requirement, got value``.
+    """Error in user input, with a message ``argument: requirement, got value``.
 
     Args:
         message: the text; it begins with the name of the argument and a colon where one argument is at fault.
@@ -64,7 +64,7 @@ class UsageError(ValueError):
 
 @contextmanager
 def hint_on_error(command: str) -> Iterator[None]:
-    """Context manager and decorator: add the note "More: COMMAND" to a `UsageError` or `FloatingPointError`.
+    """Context manager and decorator that adds the note "More: COMMAND" to errors.
 
     Python prints the note below the message, the command line behind it. A note of an inner block stays, as it is more
     specific.
@@ -77,14 +77,14 @@ def hint_on_error(command: str) -> Iterator[None]:
 
 
 def add_hint_if_missing(error: UsageError | FloatingPointError, command: str) -> None:
-    """Add the note "More: COMMAND" to an error if it has no note yet."""
+    """Add the note "More: COMMAND" to an error without a note."""
     if not getattr(error, "__notes__", ()):
         error.add_note(f"More: {command}")
 
 
 @contextmanager
 def rename_argument(new: str, *old: str) -> Iterator[None]:
-    """Context manager: errors raised in the block name the new argument in place of any of the old names.
+    """Context manager that replaces old argument names in errors by a new one.
 
     >>> with rename_argument("rows", "features", "data"):
     ...     raise UsageError("features: must be finite, got NaN.", kind="not_finite")
@@ -101,15 +101,15 @@ def rename_argument(new: str, *old: str) -> Iterator[None]:
 
 
 class FolderInUseError(UsageError):
-    """Error: another process is writing to the same folder."""
+    """Error for a folder that another process is writing to."""
 
 
 class SelfTestError(RuntimeError):
-    """Error: a self-test of this installation failed."""
+    """Error for a failed self-test of this installation."""
 
 
 def message_if_out_of_memory(error: BaseException) -> str | None:
-    """Return a message for an out-of-memory error; None for other errors.
+    """Return a message for an out-of-memory error, or None for other errors.
 
     >>> message_if_out_of_memory(RuntimeError("CUDA out of memory. Tried to allocate 2 TiB."))
     'there is not enough memory (CUDA out of memory. Tried to allocate 2 TiB.); smaller batches, views or networks ...'
@@ -127,7 +127,7 @@ def message_if_out_of_memory(error: BaseException) -> str | None:
 
 @contextmanager
 def translate_write_errors(argument: str, path: Path, remedy: Callable[[], str] = str) -> Iterator[None]:
-    """Context manager: convert an `OSError` in the block to the `UsageError` for a path that cannot be written to.
+    """Context manager that converts an `OSError` to a `UsageError` about a path.
 
     For a full disk, the message states the free space.
 
@@ -156,7 +156,7 @@ def translate_write_errors(argument: str, path: Path, remedy: Callable[[], str] 
 def unknown_name_error(
     argument: str, name: object, valid_names: Iterable[str], noun: str = "name", *, list_command: str = ""
 ) -> UsageError:
-    """Build the error for an unknown name; the message lists all valid names if they are few, else similar ones.
+    """Build the error for an unknown name, with valid or similar names.
 
     Args:
         argument: name of the option.
@@ -199,7 +199,7 @@ _NAME_BY_SYNONYM = {
 
 
 def similar_names(name: str, valid_names: Iterable[str], max_names: int = 1, cutoff: float = 0.6) -> list[str]:
-    """List the valid names that are most similar to a name, the most similar first.
+    """List the valid names that are most similar to a name.
 
     A synonym of the field comes first, then names that begin with the given one, then names of similar letters.
 
@@ -216,7 +216,7 @@ def similar_names(name: str, valid_names: Iterable[str], max_names: int = 1, cut
 def bind_suggesting_keywords(
     name: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> inspect.BoundArguments:
-    """Bind arguments to a signature; the `TypeError` for an unknown keyword suggests a similar one."""
+    """Bind arguments to a signature, suggesting similar keywords for unknown ones."""
     try:
         return signature.bind(*args, **kwargs)
     except TypeError as error:
@@ -230,7 +230,7 @@ def bind_suggesting_keywords(
 
 
 def suggest_keywords(init: Callable[P, None]) -> Callable[P, None]:
-    """Decorate an `__init__` so that the error for an unknown keyword suggests a similar valid one.
+    """Decorate an `__init__` to suggest a similar keyword for an unknown one.
 
     The signature, which scikit-learn reads to find the parameters of an estimator, stays that of the method.
 
@@ -252,7 +252,7 @@ def suggest_keywords(init: Callable[P, None]) -> Callable[P, None]:
 
 
 def unreadable_error(where: str, expected_content: str, error: Exception) -> UsageError:
-    """Build the error for a file that cannot be read, with the message of the reader on one line.
+    """Build the error for a file that cannot be read.
 
     >>> str(unreadable_error("data: x.npy", ".npy", ValueError("bad\\n  magic")))
     'data: x.npy cannot be read as .npy: bad magic'
@@ -262,7 +262,7 @@ def unreadable_error(where: str, expected_content: str, error: Exception) -> Usa
 
 @contextmanager
 def translate_read_errors(where: str, expected_content: str) -> Iterator[None]:
-    """Context manager: convert any error in the block to the `UsageError` for an unreadable file.
+    """Context manager that converts errors to the `UsageError` for unreadable files.
 
     Readers raise errors of any class on hostile bytes. A `UsageError` passes unchanged.
 
@@ -280,7 +280,7 @@ def translate_read_errors(where: str, expected_content: str) -> Iterator[None]:
 
 
 def one_line_reason(error: BaseException) -> str:
-    """Return the message of a read error on one line, without advice to enable unsafe loading.
+    """Return a read error's message on one line, without advice to unpickle.
 
     >>> one_line_reason(ValueError("bad\\n  magic")), one_line_reason(IndexError())
     ('bad magic', 'IndexError')
@@ -307,7 +307,9 @@ def check(condition: bool, message: str, kind: str = "invalid") -> None:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Return whether a value is a real number of Python or NumPy, but not a bool or a `fractions.Fraction`.
+    """Return whether a value is a real number other than a bool.
+
+    A `fractions.Fraction` does not count.
 
     >>> is_number(0.5), is_number(True), is_number("0.5")
     (True, False, False)
@@ -318,7 +320,7 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def is_integer(value: object) -> TypeGuard[int]:
-    """Return whether a value is an integer, of Python or NumPy; a bool is not.
+    """Return whether a value is an integer other than a bool.
 
     >>> is_integer(2), is_integer(2.0), is_integer(True)
     (True, False, False)
@@ -331,7 +333,7 @@ MAX_SINGLE_PRECISION = 3.4e38
 
 
 def fits_single_precision(value: Any) -> TypeGuard[float]:
-    """Return whether a value is a real number in the range of single precision, or an integer of at most 64 bits."""
+    """Return whether a value is in float32 range or a 64-bit integer."""
     is_whole = isinstance(value, numbers.Integral)
     limit: Any = 2**63 if is_whole else MAX_SINGLE_PRECISION
     is_real = is_whole or (isinstance(value, numbers.Real) and not isinstance(value, numbers.Rational))
@@ -339,14 +341,14 @@ def fits_single_precision(value: Any) -> TypeGuard[float]:
 
 
 def check_integer(argument: str, value: object, least: int = 1, most: int | None = None) -> None:
-    """Raise `UsageError` unless a value is an integer >= `least` (and <= `most`, if given)."""
+    """Raise `UsageError` unless a value is an integer within bounds."""
     if not is_integer(value) or not least <= value < 2**64 or (most is not None and value > most):
         bounds = f">= {least}" if most is None else f"from {least} to {most}"
         raise _usage_error_for_value(argument, f"an integer {bounds}", value)
 
 
 def check_positive(argument: str, number: object, *, allow_infinity: bool = False) -> None:
-    """Raise `UsageError` unless a value is positive and finite in single precision, or infinite if `allow_infinity`."""
+    """Raise `UsageError` unless a value is a positive, finite number."""
     is_infinite = allow_infinity and is_number(number) and number == math.inf
     if not is_infinite and not (fits_single_precision(number) and number > 1 / MAX_SINGLE_PRECISION):
         expected = "a positive number" if allow_infinity else "a positive finite number"
@@ -372,24 +374,24 @@ def check_boolean(argument: str, value: object) -> None:
 
 
 def _usage_error_for_value(argument: str, expected: str, value: object, kind: str = "invalid") -> UsageError:
-    """Build the error for a wrong value: ``ARGUMENT: must be EXPECTED, got VALUE.``"""
+    """Build the error for a wrong value, ``ARGUMENT: must be EXPECTED, got VALUE.``"""
     return UsageError(f"{argument}: must be {expected}, got {format_value(value)}.", kind=kind)
 
 
 def check_name(argument: str, value: object, valid_names: Iterable[str], *, list_command: str = "") -> None:
-    """Raise `UsageError` unless a value is a valid name; the message names `list_command`, which lists them."""
+    """Raise `UsageError` unless a value is a valid name."""
     if not isinstance(value, str) or value not in valid_names:
         raise unknown_name_error(argument, value, valid_names, list_command=list_command)
 
 
 def check_type(argument: str, value: object, expected: Any, example: str) -> None:
-    """Raise `UsageError` unless a value is an instance of `expected`; the message gives a valid `example`."""
+    """Raise `UsageError` unless a value is an instance of `expected`."""
     if not isinstance(value, expected) or isinstance(value, type):
         raise _usage_error_for_value(argument, f"of type {expected.__name__}, such as {example}", value, "type")
 
 
 def check_nonempty_sequence(argument: str, value: Any, expected: str) -> None:
-    """Raise `UsageError` unless a value is a nonempty list, tuple or array; `expected` describes valid values."""
+    """Raise `UsageError` unless a value is a nonempty list, tuple or array."""
     is_sequence = hasattr(value, "__getitem__") and not isinstance(value, str | bytes | Mapping | type)
     size = len(value) if is_sequence and getattr(value, "ndim", 1) > 0 else None
     if not size:
@@ -397,7 +399,7 @@ def check_nonempty_sequence(argument: str, value: Any, expected: str) -> None:
 
 
 def format_value(value: object) -> str:
-    """Return the repr of a value on one line, shortened; of a tensor or array its dtype and shape.
+    """Return a value's shortened repr, or an array's dtype and shape.
 
     >>> import torch
     >>> format_value(0.5), format_value(torch.ones(2, 3)), format_value([0] * 1000)[-9:]
@@ -409,7 +411,7 @@ def format_value(value: object) -> str:
 
 
 def type_and_shape(value: Any) -> str:
-    """Return dtype and shape of a tensor or array, or the type name of any other value, as text for a message.
+    """Return an array's dtype and shape, or another value's type.
 
     >>> import torch
     >>> type_and_shape(torch.ones(2, 3)), type_and_shape([1])
@@ -421,12 +423,12 @@ def type_and_shape(value: Any) -> str:
 
 
 def _is_array(value: object) -> bool:
-    """Return whether a value is a tensor or an array; a class such as `np.float32` is not."""
+    """Return whether a value is a tensor or an array."""
     return hasattr(value, "dtype") and hasattr(value, "shape") and not isinstance(value, type)
 
 
 def check_all_values(argument: str, values: Any, valid_mask: Any, expected: str) -> None:
-    """Raise `UsageError` with the first invalid value of a tensor or array, if there is one.
+    """Raise `UsageError` with the first invalid value of an array, if any.
 
     Args:
         argument: name of the values.
@@ -445,7 +447,7 @@ def check_all_values(argument: str, values: Any, valid_mask: Any, expected: str)
 
 
 def check_new_file(argument: str, path: Path, *, overwrite: bool) -> None:
-    """Raise `UsageError` if a file cannot be written: it is a folder, or it exists and `overwrite` is false."""
+    """Raise `UsageError` if a file exists or cannot be written."""
     check(not path.is_dir(), f"{argument}: must be a file, got the folder {path}.", "is_folder")
     replaceable = overwrite or not path.exists()
     check(replaceable, f"{argument}: {path} exists; pass {format_options(overwrite=True)} to replace it.", "exists")
@@ -453,7 +455,7 @@ def check_new_file(argument: str, path: Path, *, overwrite: bool) -> None:
 
 
 def check_new_or_empty_folder(argument: str, folder: Path) -> None:
-    """Raise `UsageError` unless a folder is new or empty, and can be written to."""
+    """Raise `UsageError` unless a folder is new or empty and writable."""
     is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
     check(is_free, f"{argument}: must be a new or an empty folder, got {folder}. Choose another.", "exists")
     is_folder_name = folder.suffix not in (".csv", ".html", ".npz", ".parquet", ".pdf", ".png", ".svg")
@@ -462,7 +464,7 @@ def check_new_or_empty_folder(argument: str, folder: Path) -> None:
 
 
 def check_creatable(argument: str, path: Path) -> None:
-    """Raise `UsageError` if a path or its missing folders cannot be created: a parent is a file, or not writable."""
+    """Raise `UsageError` if a path or its missing folders cannot be created."""
     nearest = next(parent for parent in path.absolute().parents if parent.exists())
     check(nearest.is_dir(), f"{argument}: {nearest} is a file, not a folder.", "not_a_folder")
     writable = os.access(nearest, os.W_OK | os.X_OK)
@@ -470,7 +472,7 @@ def check_creatable(argument: str, path: Path) -> None:
 
 
 def check_regular_file(argument: str, path: str | Path) -> None:
-    """Raise `UsageError` unless a path is a regular file or a link to one.
+    """Raise `UsageError` unless a path is a regular file.
 
     Reading a pipe or device may never end.
 
@@ -485,14 +487,14 @@ def check_regular_file(argument: str, path: str | Path) -> None:
 
 
 def check_existing_file(argument: str, path: str | Path) -> None:
-    """Raise `UsageError` unless a path is an existing regular file or a link to one."""
+    """Raise `UsageError` unless a path is an existing regular file."""
     check(os.path.exists(path), f"{argument}: there is no file {str(path)!r}.", "not_found")
     check_regular_file(argument, path)
 
 
 @contextmanager
 def translate_import_errors(extra: str, purpose: str) -> Iterator[None]:
-    """Context manager: convert an import error in the block to the `UsageError` that names the extra to install."""
+    """Context manager that names the extra to install in import errors."""
     try:
         yield
     except ModuleNotFoundError as error:

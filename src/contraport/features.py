@@ -1,4 +1,4 @@
-"""Feature files: reading and writing of features with their items' rows, splits, keys and labels.
+"""Reading and writing of feature files with metadata of their items.
 
 - `.npz`: the arrays `features` `(n, F)` float32, `rows` `(n,)`, `splits` `(n,)`, `run`, `data`, and where available
   `view`, `dims`, `keys` `(n,)`, `descriptions` `(n,)` and `labels` `(n,)` with `class_names`.
@@ -45,7 +45,7 @@ _ITEM_COLUMNS = "row", "split", "key", "description", "label", "class_name"
 
 @dataclass(frozen=True)
 class Features:
-    """Features of `n` items, with the row, split, key and label of each item.
+    """Features of `n` items, with each item's row, split, key and label.
 
     Attributes:
         features: feature matrix, ``(n, F)`` float32.
@@ -104,7 +104,7 @@ class Features:
         return replace(self, **{name: array[positions] for name, array in arrays.items() if array is not None})
 
     def item_name(self, position: int) -> str:
-        """Return the name of the item at a position: its key, or its split and row.
+        """Return an item's name, which is its key or split and row.
 
         >>> Features(np.ones((2, 3)), np.array([4, 7]), np.array(["test", "test"])).item_name(1)
         'test row 7'
@@ -114,15 +114,15 @@ class Features:
         return f"{self.splits[position]} row {self.source_rows[position]}"
 
     def item_description(self, position: int) -> str | None:
-        """Return the beginning of the text of the item at a position; None unless items have both texts and keys."""
+        """Return the beginning of an item's text, or None if not stored."""
         return None if self.descriptions is None else str(self.descriptions[position])
 
     def item_title(self, position: int) -> str:
-        """Return the name and the description of the item at a position, in one line."""
+        """Return an item's name and description in one line."""
         return ": ".join(filter(None, [self.item_name(position), self.item_description(position)]))
 
     def class_name_at(self, position: int) -> str | None:
-        """Return the class name of the item at a position, or its class number if unnamed; None for unlabeled items."""
+        """Return an item's class name or number, or None without labels."""
         if self.labels is None:
             return None
         label = int(self.labels[position])
@@ -130,7 +130,7 @@ class Features:
 
 
 def as_features(values: Any) -> Features:
-    """Convert `Features`, an array ``(n, F)`` or the path of a file written by `embed` to `Features`.
+    """Convert an array ``(n, F)`` or feature file to `Features`.
 
     Floats that torch lacks, of more than 64 bits, become float32.
 
@@ -156,7 +156,7 @@ def write_features(path: Path, features: Features) -> None:
 
 
 def write_feature_shards(path: Path, features: Features, items_per_shard: int) -> list[Path]:
-    """Write features to numbered files of at most `items_per_shard` items each, and return the paths in order.
+    """Write features to numbered files, and return the paths in order.
 
     >>> shard_path(Path("photos.npz"), 0, 2).name
     'photos.00000-of-00002.npz'
@@ -174,7 +174,7 @@ def shard_path(path: Path, index: int, num_shards: int) -> Path:
 
 
 def list_conflicting_files(path: Path, num_new_shards: int | None = None) -> list[Path]:
-    """List the existing files that `read_features` would read in place of new shards, or in addition to them.
+    """List existing files that `read_features` would confuse with new shards.
 
     If `num_new_shards` is known, shards of a file with the same number of shards do not conflict.
     """
@@ -190,7 +190,7 @@ def remove_feature_file(path: Path) -> None:
 
 
 class FeatureFileBuffer:
-    """Buffer for features added batch by batch: features go to a temporary file, rows and labels stay in memory."""
+    """Buffer that writes features to a temporary file batch by batch."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self._path = path
@@ -212,7 +212,7 @@ class FeatureFileBuffer:
         labels: Any | None,
         descriptions: Sequence[str] | None = None,
     ) -> None:
-        """Append the features of a batch, ``(b, F)`` float32, with the row, key, label and description of each item."""
+        """Append a batch of features, ``(b, F)`` float32, with item metadata."""
         features.tofile(self._file)
         self._width = features.shape[1]
         self._rows.append(rows)
@@ -222,7 +222,7 @@ class FeatureFileBuffer:
         self._descriptions.append(descriptions)
 
     def to_features(self, class_names: Sequence[str] | None, run: str) -> Features:
-        """Return the features of all items added so far, memory-mapped from the temporary file."""
+        """Return all added features, memory-mapped from the temporary file."""
         self._file.flush()
         rows = np.concatenate(self._rows)
         keys, descriptions = map(_concatenate_texts, (self._keys, self._descriptions))
@@ -241,7 +241,7 @@ class FeatureFileBuffer:
 
 
 def _concatenate_texts(batches: Sequence[Sequence[str] | None]) -> np.ndarray | None:
-    """Concatenate the texts of all batches into one array; None if any batch is None."""
+    """Concatenate batches of texts, or return None if any is None."""
     if None in batches:
         return None
     return np.array([text for batch in batches for text in batch or ()], dtype=np.str_)
@@ -249,7 +249,7 @@ def _concatenate_texts(batches: Sequence[Sequence[str] | None]) -> np.ndarray | 
 
 @contextmanager
 def open_feature_buffer(path: Path) -> Iterator[FeatureFileBuffer]:
-    """Open a feature buffer whose temporary file is beside the output path and is removed on exit."""
+    """Context manager that opens a feature buffer and removes its file on exit."""
     temporary = path.with_name(f".{path.stem}-{uuid.uuid4().hex}.features")
     with translate_write_errors("out", path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -262,9 +262,10 @@ def open_feature_buffer(path: Path) -> Iterator[FeatureFileBuffer]:
 
 
 def read_features(path: str | Path) -> Features:
-    """Read a feature file written by `embed`; the features of an `.npy` file are memory-mapped.
+    """Read a feature file written by `embed`.
 
-    If only numbered shards of the file exist, they are joined in memory.
+    The features of an `.npy` file are memory-mapped. If only numbered shards of the file exist, they are joined in
+    memory.
 
     Raises:
         UsageError: the file does not exist, is damaged or has no features.
@@ -287,7 +288,7 @@ def read_features(path: str | Path) -> Features:
 
 
 def items_table_path(path: Path) -> Path:
-    """Return the path of the table of items beside an `.npy` file of features.
+    """Return the path of the table of items beside an `.npy` file.
 
     >>> items_table_path(Path("photos.npy")).name
     'photos.items.parquet'
@@ -296,7 +297,7 @@ def items_table_path(path: Path) -> Path:
 
 
 def _list_complete_shards(path: Path) -> list[Path]:
-    """Return the paths of the shards of a feature file in order, or an empty list without shards."""
+    """Return the ordered shard paths of a feature file, empty without shards."""
     shards = _list_shard_files(path)
     if not shards:
         return []
@@ -311,7 +312,7 @@ def _list_complete_shards(path: Path) -> list[Path]:
 
 
 def _list_shard_files(path: Path) -> list[Path]:
-    """Return the sorted paths of all shards of a feature file, including old ones with a different total number."""
+    """Return sorted paths of all shards, including those of another total."""
     files = sorted(path.parent.glob(f"{glob.escape(path.stem)}.*-of-*{path.suffix}"))
     return [file for file in files if re.fullmatch(r"\.\d{5}-of-\d{5}", file.stem.removeprefix(path.stem))]
 
@@ -322,7 +323,7 @@ def _parse_shard_total(shard: Path) -> int:
 
 
 def _concatenate_shards(shards: Sequence[Features]) -> Features:
-    """Concatenate shards in order; a field that is None in any shard is None in the result."""
+    """Concatenate shards, with None for fields that any shard lacks."""
     arrays = {name: [getattr(shard, name) for shard in shards] for name in ("features", *_STORED_NAME_BY_ITEM_FIELD)}
     joined: dict[str, Any] = {
         name: None if any(value is None for value in values) else np.concatenate(values)
@@ -335,13 +336,13 @@ def _concatenate_shards(shards: Sequence[Features]) -> Features:
 
 
 def _features_from_array(features: np.ndarray) -> Features:
-    """Build `Features` from an array alone: items are numbered from 0 and belong to the split "train"."""
+    """Build `Features` from an array alone, with items numbered from 0."""
     items = features.shape[0] if features.ndim > 0 else 0
     return Features(features, np.arange(items), np.full(items, "train"))
 
 
 def _metadata_by_stored_name(features: Features) -> dict[str, str]:
-    """Return the text fields of `features` that are not None, by their names in feature files."""
+    """Return the text fields that are set, by name in feature files."""
     values = {stored: getattr(features, name) for name, stored in _STORED_NAME_BY_TEXT_FIELD.items()}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -356,7 +357,7 @@ def _write_npz_features(path: Path, features: Features) -> None:
 
 
 def _read_npz_features(path: Path) -> Features:
-    """Read features from a `.npz` file; item values are read only if it has the arrays `rows` and `splits`."""
+    """Read features and available item values from an `.npz` file."""
     arrays = read_npz_arrays(path)
     message = f"features: {path} has no array 'features', only {sorted(arrays)}. contraport embed writes it."
     check("features" in arrays, message, "no_features")
@@ -382,7 +383,7 @@ def _write_npy_features(path: Path, features: Features) -> None:
 
 
 def _read_npy_features(path: Path) -> Features:
-    """Read a memory-mapped `.npy` file, and the table of items beside it if there is one."""
+    """Read an `.npy` file and, if present, its table of items."""
     array = read_npy_array(path, "r")
     if not items_table_path(path).exists():
         return _features_from_array(array)
@@ -394,7 +395,7 @@ def _read_npy_features(path: Path) -> Features:
 
 
 def _write_parquet_features(path: Path, features: Features) -> None:
-    """Write features and item values as one Parquet file, in row groups of bounded size."""
+    """Write features and item values as Parquet, in bounded row groups."""
     rows = max(1, _ROW_GROUP_BYTES // (4 * features.features.shape[1]))
     parts = (features.take(slice(first, first + rows)) for first in range(0, len(features), rows))
     columns = (
@@ -426,7 +427,7 @@ def _read_parquet_features(path: Path) -> Features:
 
 
 def _item_columns_by_name(features: Features) -> dict[str, Any]:
-    """Return the Parquet columns that describe items, by name: row, split, and optional ones such as key and label."""
+    """Return the Parquet columns that describe items, by name."""
     columns = {stored.removesuffix("s"): getattr(features, name) for name, stored in _STORED_NAME_BY_ITEM_FIELD.items()}
     if features.labels is not None and features.class_names is not None:
         columns["class_name"] = features.class_names[features.labels]
@@ -434,7 +435,7 @@ def _item_columns_by_name(features: Features) -> dict[str, Any]:
 
 
 def _write_table(path: Path, parts: Iterable[Mapping[str, Any]], metadata: Mapping[str, str]) -> None:
-    """Write a Parquet table part by part, with one part in memory at a time."""
+    """Write a Parquet table with one part in memory at a time."""
     # Imported here: only these formats need pyarrow, and it is slow to import.
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -450,7 +451,7 @@ def _write_table(path: Path, parts: Iterable[Mapping[str, Any]], metadata: Mappi
 
 
 def _read_table(path: Path, columns: Sequence[str] | None = None) -> Any:
-    """Read the columns of a Parquet file as an Arrow table, after a full validation."""
+    """Read columns of a Parquet file as a validated Arrow table."""
     import pyarrow.parquet as pq
 
     table = pq.read_table(path, columns=columns, partitioning=None)

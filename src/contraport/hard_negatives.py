@@ -1,7 +1,8 @@
-"""Hard negatives: for each anchor the most similar wrong candidates, except likely false negatives.
+"""Mining of hard negatives, the most similar wrong candidates of each anchor.
 
-The rule is that of `mine_hard_negatives` of sentence-transformers, so that equal settings give equal negatives. Among
-more than a billion pairs, the most similar candidates are found by cells: most of them, with a recall that is logged.
+Likely false negatives are left out. The rule is that of `mine_hard_negatives` of sentence-transformers, so that equal
+settings give equal negatives. Among more than a billion pairs, the most similar candidates are found by cells: most of
+them, with a recall that is logged.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def mine_hard_negatives(
     excluded_partners: Tensor | None = None,
     seed: int = 0,
 ) -> MinedNegatives:
-    """Mine hard negatives of pairs: for each first view the most similar second views of other items.
+    """For each first view, mine the most similar second views of other items.
 
     Equal first views are one query, with the second views of all its pairs as positives; equal second views are one
     candidate, represented by the first item that has it. For up to a billion queries times candidates the search is
@@ -134,11 +135,11 @@ def _search_negatives_with_scores(
     lowest_positive_scores: Tensor,
     seed: int,
 ) -> tuple[Tensor, Tensor]:
-    """Return the negatives chosen for each query, ``(q, k)``, and their scores; a missing negative has the score NaN.
+    """Return the chosen negatives of each query and their scores, ``(q, k)``.
 
-    Queries, ``(q, d)``, and columns, ``(c, d)``, are unit vectors. `excluded_codes` has the sorted codes, query times c
-    plus column, of pairs that are no negatives; `lowest_positive_scores`, ``(q,)``, the lowest score of the positives
-    of each query.
+    A missing negative has the score NaN. Queries, ``(q, d)``, and columns, ``(c, d)``, are unit vectors.
+    `excluded_codes` has the sorted codes, query times c plus column, of pairs that are no negatives;
+    `lowest_positive_scores`, ``(q,)``, the lowest score of the positives of each query.
     """
     total = len(columns)
     most_positives = int((excluded_codes // total).bincount().max())
@@ -181,7 +182,7 @@ def _search_negatives_with_scores(
 
 
 def _find_cell_search(queries: Tensor, columns: Tensor, count: int) -> CalibratedSearch | None:
-    """Build a search for the `count` nearest columns with about 99% recall; None if exact search is as fast."""
+    """Build a search with about 99% recall, or return None if not faster."""
     generator = torch_generator("negatives.cells", len(queries), len(columns))
     search = calibrate_search(queries, columns, count, generator, min_recall=0.99, sample_size=RECALL_QUERIES)
     if search is not None:

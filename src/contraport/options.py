@@ -1,4 +1,4 @@
-"""Declaration of options and commands, used by Python functions and the command line alike.
+"""Declaration of options and commands for Python and the command line.
 
 Options are dataclass fields with a type, default, check and help text. A command is declared in the `config` module of
 the package that implements it. The command line lists, explains and parses it from this declaration alone, and the
@@ -61,7 +61,7 @@ REMOVAL_VERSION = "0.3"  # version in which deprecated names are removed
 
 
 def to_config_value(value: Any) -> Any:
-    """Convert an option value to data that `config.yaml` can hold; an object becomes its name, such as ``<Adam>``."""
+    """Convert an option value to data that `config.yaml` can hold."""
     if isinstance(value, Mapping):
         return {str(key): to_config_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -72,7 +72,7 @@ def to_config_value(value: Any) -> Any:
 
 
 def numpy_numbers_to_python(value: Any) -> Any:
-    """Convert NumPy numbers to Python numbers, also in lists, tuples and dictionaries."""
+    """Convert NumPy numbers to Python numbers, also in nested containers."""
     if type(value) is dict:
         return {key: numpy_numbers_to_python(item) for key, item in value.items()}
     if type(value) in (list, tuple):
@@ -84,7 +84,7 @@ def numpy_numbers_to_python(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Option:
-    """Declaration of one option: name, type, default, check and help.
+    """Declaration of one option, with type, default, check and help.
 
     Attributes:
         name: Keyword in Python, and flag without dashes on the command line.
@@ -128,7 +128,7 @@ class Option:
         return self.is_python_positional and not self.is_cli_flag
 
     def numpy_numbers_to_python(self, value: Any) -> Any:
-        """Convert NumPy numbers in a value to Python numbers, since `config.yaml` cannot hold NumPy numbers."""
+        """Convert NumPy numbers in a value for storage in `config.yaml`."""
         if value is None or type(value) in (str, int, float, bool):
             return value
         accepts_objects = self.type is Any or Any in get_args(self.type)  # whose contents are not options
@@ -136,7 +136,7 @@ class Option:
         return value if accepts_objects and is_container else numpy_numbers_to_python(value)
 
     def check_value(self, value: Any) -> None:
-        """Raise `UsageError` if a value has the wrong type or fails the check of the option."""
+        """Raise `UsageError` if a value is invalid for this option."""
         if value is None and matches_type(None, self.type):
             return
         if isinstance(value, str) and not value and Path in get_args(self.type):  # Path("") is the current folder
@@ -147,7 +147,7 @@ class Option:
             raise UsageError(f"{self.name}: must be {describe_type(self.type)}, got {value!r}.")
 
     def check_resumed_value(self, value: Any, recorded: Any, file: Path) -> None:
-        """Raise `UsageError` unless a resumed run may have this value in place of the recorded one."""
+        """Raise `UsageError` unless a resumed run may change to this value."""
         if self.may_increase_on_resume:
             self.check_value(value)
             good = value >= recorded
@@ -159,7 +159,7 @@ class Option:
 
 
 def has_object_placeholder(value: Any) -> bool:
-    """Return whether a value from `config.yaml` is or contains a placeholder ``<name>`` for an object."""
+    """Return whether a `config.yaml` value contains a placeholder ``<name>`` for an object."""
     if isinstance(value, list | Mapping):
         return any(map(has_object_placeholder, value.values() if isinstance(value, Mapping) else value))
     return isinstance(value, str) and value.startswith("<") and value.endswith(">")
@@ -168,7 +168,7 @@ def has_object_placeholder(value: Any) -> bool:
 def merge_resumed_options(
     options: Mapping[str, Option], recorded: Mapping[str, Any], explicit_options: Mapping[str, Any], file: Path
 ) -> dict[str, Any]:
-    """Merge the options recorded in a file with those of a resumed call; options of the call override recorded ones.
+    """Override a run's recorded options by those of a resumed call.
 
     Raises:
         UsageError: a recorded option is unknown, a recorded object is not passed again, or an explicit option differs
@@ -192,9 +192,10 @@ def merge_resumed_options(
 
 
 def option_metadata(help: str, **metadata: Any) -> dict[str, Any]:
-    """Build the metadata that makes a dataclass field an option; keywords set attributes of `Option`.
+    """Build the metadata that makes a dataclass field an option.
 
-    Needed for a required option only, as a type checker takes a field from `option` for one with a default.
+    Keywords set attributes of `Option`. Needed for a required option only, as a type checker takes a field from
+    `option` for one with a default.
 
     >>> @dataclass(frozen=True, kw_only=True)
     ... class Walk:
@@ -206,16 +207,16 @@ def option_metadata(help: str, **metadata: Any) -> dict[str, Any]:
 
 
 def option(default: T, help: str, **metadata: Any) -> T:
-    """Declare an option as a dataclass field with a default; keywords such as `check` set attributes of `Option`.
+    """Declare an option as a dataclass field with a default.
 
-    A group also applies to the options after it.
+    Keywords such as `check` set attributes of `Option`. A group also applies to the options after it.
     """
     return field(default=default, metadata=option_metadata(help, **metadata))
 
 
 @functools.cache
 def get_declared_options(options_class: Callable[..., object]) -> Mapping[str, Option]:
-    """Return the options that the fields of a dataclass declare, by name; positional ones first."""
+    """Return the options of a dataclass by name, positional ones first."""
     types, group = get_type_hints(options_class), ""
     options: dict[str, Option] = {}
     for one in fields(cast(type, options_class)):
@@ -227,7 +228,7 @@ def get_declared_options(options_class: Callable[..., object]) -> Mapping[str, O
 
 
 class BaseOptions:
-    """Base class of option dataclasses; on construction, every value that is not the default is validated.
+    """Base class of option dataclasses, which validates values that differ from defaults.
 
     Numbers of NumPy become numbers of Python.
     """
@@ -240,7 +241,7 @@ class BaseOptions:
                 one.check_value(value)
 
     def replace_unchecked(self, **values: Any) -> Self:
-        """Return a copy with some values replaced; they are not validated, since only the library sets them."""
+        """Return a copy with some values replaced, without validation."""
         if unknown := values.keys() - get_declared_options(cast(Callable[..., object], type(self))).keys():
             raise TypeError(f"unknown options: {', '.join(unknown)}")
         derived = copy.copy(self)
@@ -251,7 +252,7 @@ class BaseOptions:
 def replace_deprecated_options(
     options: Mapping[str, Option], values: Mapping[str, Any], *, warn: bool = True
 ) -> dict[str, Any]:
-    """Replace deprecated option names by current names; warn about each unless `warn` is false.
+    """Replace deprecated option names by current names, with a warning.
 
     Raises:
         UsageError: an option is given under both names.
@@ -267,7 +268,7 @@ def replace_deprecated_options(
 
 
 def warn_renamed(old: str, new: str, *, stacklevel: int = 4) -> None:
-    """Warn that a name is deprecated, by a `FutureWarning` in Python and by a log message on the command line."""
+    """Warn that a name is deprecated, in Python or on the command line."""
     old, new = format_option_name(old), format_option_name(new)
     message = f"{old} is deprecated and will be removed in version {REMOVAL_VERSION}; use {new}."
     if is_flag_style_active():
@@ -277,7 +278,7 @@ def warn_renamed(old: str, new: str, *, stacklevel: int = 4) -> None:
 
 
 def accept_deprecated_keywords(**new_names: str) -> Callable[[C], C]:
-    """Decorator of a function or class: accept deprecated keywords, declared as ``old="new"``, with a warning.
+    """Decorator that accepts deprecated keywords, declared as ``old="new"``, with a warning.
 
     >>> @accept_deprecated_keywords(wide="width")
     ... @dataclass
@@ -309,7 +310,7 @@ def accept_deprecated_keywords(**new_names: str) -> Callable[[C], C]:
 
 
 def keep_deprecated_attributes(**new_names: str) -> Callable[[type[T]], type[T]]:
-    """Class decorator: keep deprecated names of attributes, declared as ``old="new"``, with a warning.
+    """Class decorator that keeps deprecated attributes, declared as ``old="new"``, with a warning.
 
     A subclass that overrides a deprecated name raises `UsageError`, as nothing would call its override.
     """
@@ -341,7 +342,7 @@ def keep_deprecated_attributes(**new_names: str) -> Callable[[type[T]], type[T]]
 
 
 def keep_deprecated_module_names(module: str, **new_names: str) -> Callable[[str], Any]:
-    """Build the ``__getattr__`` of a module that keeps deprecated names, declared as ``old="new"``, with a warning."""
+    """Build a module's ``__getattr__`` that keeps deprecated names, with a warning."""
 
     def read(old: str) -> Any:
         if old not in new_names:
@@ -353,7 +354,7 @@ def keep_deprecated_module_names(module: str, **new_names: str) -> Callable[[str
 
 
 def _add_args_section(docstring: str, details: str, options: Mapping[str, Option]) -> str:
-    """Return a docstring with `details` and an "Args:" section of all options inserted before its "Raises:" section."""
+    """Add `details` and an "Args:" section of all options to a docstring."""
     wrapper = textwrap.TextWrapper(
         116, initial_indent="    ", subsequent_indent="        ", break_long_words=False, break_on_hyphens=False
     )
@@ -364,7 +365,7 @@ def _add_args_section(docstring: str, details: str, options: Mapping[str, Option
 
 
 def int_in_range(least: int, most: int = 2**31 - 1) -> OptionCheck:
-    """Return a check that a value is an integer in ``[least, most]``; `most` is 2^31 - 1 by default."""
+    """Return a check that a value is an integer in ``[least, most]``."""
 
     def validate(name: str, value: Any) -> None:
         if is_integer(value) and value > most:
@@ -376,7 +377,7 @@ def int_in_range(least: int, most: int = 2**31 - 1) -> OptionCheck:
 
 
 def check_open_unit_interval(name: str, value: Any) -> None:
-    """Raise `UsageError` unless a value is a number between 0 and 1, ends excluded."""
+    """Raise `UsageError` unless a number is strictly between 0 and 1."""
     check(is_number(value) and 0 < value < 1, f"{name}: must be a number between 0 and 1, got {value!r}.")
 
 
@@ -390,7 +391,7 @@ def one_of(*names: str) -> OptionCheck:
 
 
 def subset_of(*names: str) -> OptionCheck:
-    """Return a check that a value is a list whose elements are among `names`."""
+    """Return a check that a value is a list of some `names`."""
     check_one = one_of(*names)
 
     def validate(name: str, value: Any) -> None:
@@ -402,7 +403,7 @@ def subset_of(*names: str) -> OptionCheck:
 
 
 def matches_type(value: Any, annotation: Any, *, match_any: bool = True) -> bool:
-    """Return whether a value matches a type annotation; an int matches `float`, a bool matches only `bool`.
+    """Return whether a value matches a type annotation.
 
     Args:
         value: the value.
@@ -475,7 +476,7 @@ TRAIN_AND_REPORT_EXTRAS = "train,report"
 @keep_deprecated_attributes(options="options_by_name")
 @dataclass(frozen=True)
 class Command(Generic[P]):
-    """Declaration of a command of the command line: options, function, help.
+    """Declaration of a command, with options, function and help.
 
     Attributes:
         options_class: Dataclass of the options of the command.
@@ -519,7 +520,7 @@ class Command(Generic[P]):
         return get_declared_options(self.options_class)
 
     def with_option_parameters(self, function: Callable[[dict[str, Any]], T]) -> Callable[P, T]:
-        """Decorator: turn a function that takes a dict of options into one that takes them as keyword parameters.
+        """Decorator that lets a function of an options dict take keyword arguments.
 
         Names, types and defaults are visible to type checkers and editors, and the docstring documents each option.
         Errors get a note with the documentation page of the command.
@@ -576,7 +577,7 @@ class Command(Generic[P]):
 
 
 class OverloadedFunction(Protocol[P, T_co, Q, U_co]):
-    """Type of a function with two signatures, each with its own type of result."""
+    """Type of a function with two signatures and two result types."""
 
     @overload
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T_co: ...
@@ -587,7 +588,7 @@ class OverloadedFunction(Protocol[P, T_co, Q, U_co]):
 def overload_by_options(
     options: Callable[P, object], result: type[T_co], other_options: Callable[Q, object], other_result: type[U_co]
 ) -> Callable[[Callable[..., T_co | U_co]], OverloadedFunction[P, T_co, Q, U_co]]:
-    """Decorator that declares two signatures: calls with `options` return `result`, other calls `other_result`."""
+    """Decorator that declares two signatures with different result types."""
 
     def decorate(function: Callable[..., T_co | U_co]) -> OverloadedFunction[P, T_co, Q, U_co]:
         return cast(OverloadedFunction[P, T_co, Q, U_co], function)

@@ -1,4 +1,4 @@
-"""Scalar schedules over training steps, for temperature, momentum and learning rate.
+"""Scalar schedules of temperature, momentum and learning rate over training steps.
 
 A schedule is a function of the step alone and has no state, so that a resumed run continues exactly.
 """
@@ -21,7 +21,7 @@ RAMP_FUNCTION_BY_SHAPE: dict[str, Callable[[float], float]] = {
 
 @dataclass(frozen=True)
 class RampSchedule:
-    """Schedule of a number that moves from `start` to `end` over `steps`, then stays constant.
+    """Schedule that moves from `start` to `end`, then stays constant.
 
     Args:
         start: value at step 0.
@@ -55,7 +55,7 @@ class RampSchedule:
             check_positive("end", self.end)
 
     def value(self, step: int) -> float:
-        """Return the value of the schedule at a step, counted from 0; raise `UsageError` if the step is negative."""
+        """Return the value of the schedule at a step, counted from 0."""
         check_nonnegative("step", step)
         progress = RAMP_FUNCTION_BY_SHAPE[self.shape](min(step / self.steps, 1.0))
         if self.geometric:
@@ -64,7 +64,7 @@ class RampSchedule:
 
 
 def parse_start_end_shape(argument: str, text: float | str) -> tuple[float, float, str]:
-    """Parse a schedule ``"start:end:shape"``, ``"start:end"`` or a single number into start, end and shape.
+    """Parse a schedule ``"start:end:shape"`` or number into its three parts.
 
     >>> parse_start_end_shape("temperature", "0.5:0.1:linear"), parse_start_end_shape("momentum", 0.99)
     ((0.5, 0.1, 'linear'), (0.99, 0.99, 'constant'))
@@ -83,7 +83,7 @@ def parse_start_end_shape(argument: str, text: float | str) -> tuple[float, floa
 
 
 def is_learned_temperature(text: object) -> bool:
-    """Return whether the option `temperature` requests a learned temperature: ``learn`` or ``learn:0.07``.
+    """Return whether the option `temperature` requests a learned one, such as ``learn:0.07``.
 
     >>> is_learned_temperature("learn:0.07"), is_learned_temperature("0.5:0.1")
     (True, False)
@@ -92,7 +92,7 @@ def is_learned_temperature(text: object) -> bool:
 
 
 def parse_learned_temperature(text: str) -> float | None:
-    """Parse ``learn:0.07`` into the initial value of a learned temperature; ``learn`` alone gives None.
+    """Parse ``learn:0.07`` into the initial temperature, or ``learn`` into None.
 
     >>> parse_learned_temperature("learn"), parse_learned_temperature("learn:0.07")
     (None, 0.07)
@@ -109,7 +109,7 @@ def parse_learned_temperature(text: str) -> float | None:
 
 
 def parse_temperature_schedule(text: float | str, steps: int) -> RampSchedule:
-    """Parse a temperature: a number, or ``"start:end:shape"`` for a geometric schedule, such as ``"0.5:0.1:cosine"``.
+    """Parse a temperature into a geometric schedule, such as ``"0.5:0.1:cosine"``.
 
     >>> round(parse_temperature_schedule("0.5:0.1", steps=100).value(50), 3)
     0.224

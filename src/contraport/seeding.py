@@ -1,4 +1,4 @@
-"""Random seeds and generators: an independent random stream for each purpose."""
+"""Random seeds and generators, independent for each purpose."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FIXED_SEED_BY_PURPOSE = {"data.split": 0}
 
 
 def derive_128_bit_seed(purpose: str, *seed_and_keys: int) -> int:
-    """Derive the 128-bit seed of a random stream from its purpose, a seed and further integers.
+    """Derive a random stream's 128-bit seed from a purpose and integers.
 
     Args:
         purpose: name of the use, such as ``"audit.decoys"``. Every use has its own, so that two uses never share draws,
@@ -41,7 +41,7 @@ def derive_128_bit_seed(purpose: str, *seed_and_keys: int) -> int:
 
 
 def numpy_generator(purpose: str, *seed_and_keys: int) -> np.random.Generator:
-    """Create a NumPy random generator from a purpose and integers; each combination has its own random stream.
+    """Create a NumPy random generator from a purpose and integers.
 
     >>> numpy_generator("audit.decoys", 0).random() == numpy_generator("data.mismatch", 0).random()
     False
@@ -50,17 +50,17 @@ def numpy_generator(purpose: str, *seed_and_keys: int) -> np.random.Generator:
 
 
 def derive_torch_seed(purpose: str, *seed_and_keys: int) -> int:
-    """Derive a 64-bit seed for torch from a purpose and integers; each combination has its own seed."""
+    """Derive a 64-bit seed for torch from a purpose and integers."""
     return derive_128_bit_seed(purpose, *seed_and_keys) % 2**64
 
 
 def torch_generator(purpose: str, *seed_and_keys: int) -> torch.Generator:
-    """Create a torch random generator on the CPU from a purpose and integers; each combination has its own stream."""
+    """Create a torch generator on the CPU from a purpose and integers."""
     return torch.Generator().manual_seed(derive_torch_seed(purpose, *seed_and_keys))
 
 
 def draw_seed(random_state: Any) -> int:
-    """Draw an integer seed; `random_state` is an integer, a `RandomState` or None, as in scikit-learn.
+    """Draw an integer seed from `random_state`, as scikit-learn does.
 
     >>> draw_seed(3) == draw_seed(np.random.RandomState(3))
     True
@@ -78,14 +78,14 @@ GENERATOR_LOCK = threading.RLock()
 
 @contextmanager
 def fork_rng_with_lock(devices: Sequence[Any] | None = None) -> Iterator[None]:
-    """Context manager: `torch.random.fork_rng`, with `GENERATOR_LOCK` held by this thread during the block."""
+    """Context manager that forks torch's generators while it holds `GENERATOR_LOCK`."""
     with GENERATOR_LOCK, torch.random.fork_rng(devices):
         yield
 
 
 @contextmanager
 def fork_rng_locked_at_ends(devices: Sequence[Any] | None = None) -> Iterator[None]:
-    """Context manager: `torch.random.fork_rng` that holds `GENERATOR_LOCK` only at the start and end of the block."""
+    """Context manager that forks torch's generators, locked only at both ends."""
     fork = torch.random.fork_rng(devices)
     with GENERATOR_LOCK:
         fork.__enter__()
@@ -97,7 +97,7 @@ def fork_rng_locked_at_ends(devices: Sequence[Any] | None = None) -> Iterator[No
 
 
 def seed_torch_generators(seed: int, device_type: str | None = None) -> None:
-    """Seed the global torch random generators of the CPU and of the devices of a type, such as "cuda".
+    """Seed torch's global generators of the CPU and of a device type.
 
     None is all devices in use. A caller that restores only the state of the CPU passes "cpu".
 

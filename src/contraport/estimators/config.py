@@ -23,7 +23,7 @@ from contraport.runs.shared_options import VIEW_HELP, Run, TrustOptions, device_
 
 @dataclass(frozen=True, kw_only=True)
 class MapOptions(TrustOptions):
-    """Options of `contraport.map`: embed items in the plane by t-SNE or SNE."""
+    """Options of `contraport.map`, which embeds items in the plane."""
 
     source: str | Path | Run | Any = field(
         kw_only=False,
@@ -85,7 +85,7 @@ MAP_COMMAND_SPEC = Command(
 
 @dataclass(frozen=True, kw_only=True)
 class InverseOTOptions(BaseOptions):
-    """Options of `contraport.inverse_ot`: learn the cost of an observed coupling."""
+    """Options of `contraport.inverse_ot`, which learns the cost of a coupling."""
 
     coupling: str | Path | Any = field(
         kw_only=False,

@@ -1,4 +1,4 @@
-"""scikit-learn transformer that trains an encoder by contrastive learning, from arrays without labels."""
+"""scikit-learn transformer that trains an encoder by contrastive learning."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ class _UnwrappedTransform:
     """
 
     def transform(self: ContrastiveEncoder, X: _ArrayOrViews) -> NDArray[np.float32]:  # type: ignore[misc]
-        """Return the features of items, (m, features), or a data frame if `set_output` was called.
+        """Return the features of items, (m, features).
+
+        They are a data frame if `set_output` was called.
 
         Args:
             X: (m, ...), or views as in `fit`; or a dict with some of the views, by the names in `fit` ("0", "1", ... of
@@ -71,7 +73,7 @@ class _UnwrappedTransform:
 
 
 class _ViewTransformer(TransformerMixin, BaseEstimator):
-    """Transformer that computes the features of all or some views with a fitted encoder, and names them."""
+    """Transformer that computes and names the features of all or some views."""
 
     def __init__(self, encoder: ContrastiveEncoder, views: Sequence[int] | None) -> None:
         self.encoder = encoder
@@ -94,12 +96,12 @@ class _ViewTransformer(TransformerMixin, BaseEstimator):
 
 
 class ContrastiveEncoder(_UnwrappedTransform, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """scikit-learn transformer that trains an encoder by contrastive learning: views of one item get similar features.
+    """scikit-learn transformer that trains an encoder by contrastive learning.
 
-    Views are random augmentations of each item. Or they are given: a tuple of arrays, or a dict of arrays by name, that
-    show the same items; each view then gets its own encoder. An array holds vectors (n, d); time series (n, C, T); or
-    images, uint8 (n, H, W), (n, H, W, C) or (n, C, H, W), or with four axes floats in [0, 1]. Texts are a list or an
-    array of strings, (n,). A list is one view.
+    Views of one item get similar features. Views are random augmentations of each item. Or they are given: a tuple of
+    arrays, or a dict of arrays by name, that show the same items; each view then gets its own encoder. An array holds
+    vectors (n, d); time series (n, C, T); or images, uint8 (n, H, W), (n, H, W, C) or (n, C, H, W), or with four axes
+    floats in [0, 1]. Texts are a list or an array of strings, (n,). A list is one view.
 
     Parameters are those of `contraport.train`, with its defaults or those of the recipe where None.
 
@@ -217,7 +219,7 @@ class ContrastiveEncoder(_UnwrappedTransform, ClassNamePrefixFeaturesOutMixin, T
         return self
 
     def partial_fit(self, X: _ArrayOrViews, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None) -> Self:
-        """Train for one more epoch at the full learning rate, from the current state.
+        """Train for one more epoch at the full learning rate.
 
         Args:
             X: as in `fit`; the first call sets the shapes and the standardization.
@@ -263,11 +265,11 @@ class ContrastiveEncoder(_UnwrappedTransform, ClassNamePrefixFeaturesOutMixin, T
         return np.asarray(names, dtype=object)
 
     def score(self, X: _ArrayOrViews, y: object = None) -> float:
-        """Return a lower bound of the mutual information between two views of an item, in nats; higher is better.
+        """Return a lower bound of two views' mutual information, in nats.
 
-        It is the bound of InfoNCE, log m - loss, at the best of a few temperatures, averaged over pairs of views, so
-        that encoders trained by different objectives can be compared. It is at most log m: only compare scores of
-        equally many items and equal augmentations. The random views depend on X alone.
+        Higher is better. It is the bound of InfoNCE, log m - loss, at the best of a few temperatures, averaged over
+        pairs of views, so that encoders trained by different objectives can be compared. It is at most log m: only
+        compare scores of equally many items and equal augmentations. The random views depend on X alone.
 
         Args:
             X: (m, ...), or views as in `fit`.
@@ -304,12 +306,12 @@ class ContrastiveEncoder(_UnwrappedTransform, ClassNamePrefixFeaturesOutMixin, T
 
     @property
     def _model(self) -> Model:
-        """Trained model: an encoder for each view, with projections."""
+        """Trained model with projections."""
         return self.training_module_.model
 
     @property
     def _n_features_out(self) -> int:
-        """Number of output features; scikit-learn builds feature names from it."""
+        """Number of output features, for scikit-learn's feature names."""
         return self._model.num_features
 
     def _build_dataset(
@@ -322,7 +324,7 @@ class ContrastiveEncoder(_UnwrappedTransform, ClassNamePrefixFeaturesOutMixin, T
         min_items: int = 1,
         views: Sequence[int] | None = None,
     ) -> Dataset:
-        """Build a dataset from X after scikit-learn's checks; `views` are the views in X, default: all."""
+        """Build a dataset from X after scikit-learn's checks."""
         # scikit-learn does not check for NaN: the error of `from_arrays` names the rows.
         rules: dict[str, Any] = {"allow_nd": True, "ensure_min_samples": min_items, "ensure_all_finite": False}
         by_name, read = _find_dict_or_tuple_views(X), partial(validate_data, self, reset=reset, **rules)
@@ -357,14 +359,14 @@ class ContrastiveEncoder(_UnwrappedTransform, ClassNamePrefixFeaturesOutMixin, T
         return dataset
 
     def _order_views_as_fitted(self, X: Mapping[str, ArrayLike]) -> dict[str, ArrayLike]:
-        """Return the views in X by name, in the order that `fit` received them."""
+        """Return the views in X by name, in the order of `fit`."""
         views = f"views named {', '.join(map(repr, self._names))}" if self._names else "one array"
         good = all(name in self._names for name in X)
         check(good, f"X: must be {views}, as in fit, got {', '.join(map(repr, X))}.", "views")
         return {name: X[name] for name in self._names if name in X}
 
     def _resolve_settings(self) -> Settings:
-        """Return the training settings given by the estimator's parameters, with a seed drawn from `random_state`."""
+        """Return the training settings, with a seed drawn from `random_state`."""
         values, parameters = self.get_params(deep=False), inspect.signature(type(self)).parameters
         options = {
             name: value for name, value in values.items() if value is not None or parameters[name].default is not None
@@ -393,12 +395,12 @@ class ContrastiveEncoder(_UnwrappedTransform, ClassNamePrefixFeaturesOutMixin, T
         )
 
     def _num_batches_per_epoch(self, num_items: int) -> int:
-        """Return the number of batches per epoch, at least 1; the option `audit` limits the batch size."""
+        """Return the number of batches per epoch, at least 1."""
         limit = max_audited_batch_size(num_items) if self.audit else self.batch_size
         return max(1, num_items // min(self.batch_size, limit))
 
     def _train(self, dataset: Dataset, *, num_epochs: int, lr_scheduler: str, warmup_share: float = 0.0) -> None:
-        """Train for `num_epochs`, with warmup in the first `warmup_share` of the steps; store an audit in `audit_`."""
+        """Train for `num_epochs`, and store the audit if there is one."""
         module, steps_per_epoch = self.training_module_, self._num_batches_per_epoch(len(dataset))
         steps = num_epochs * steps_per_epoch
         optimizer, warmup_steps = self._optimizer, int(warmup_share * steps)
@@ -428,7 +430,7 @@ class ContrastiveEncoder(_UnwrappedTransform, ClassNamePrefixFeaturesOutMixin, T
 
 
 class _LossCurveRecorder(Callback):
-    """Callback that appends each epoch's mean loss to the estimator's `loss_curve_` and updates its `n_iter_`."""
+    """Callback that records each epoch's mean loss in `loss_curve_`."""
 
     def __init__(self, encoder: ContrastiveEncoder) -> None:
         self._encoder = encoder
@@ -446,12 +448,12 @@ class _LossCurveRecorder(Callback):
 
 
 def _is_dict_of_views(X: object) -> TypeGuard[Mapping[str, ArrayLike]]:
-    """Return whether X is a dict of views; SciPy's sparse dok arrays, which are dicts too, are not."""
+    """Return whether X is a dict of views, not a sparse array."""
     return isinstance(X, Mapping) and not hasattr(X, "shape")
 
 
 def _find_dict_or_tuple_views(X: object) -> dict[str, ArrayLike] | None:
-    """Return the arrays in a dict or tuple of views, by name or number; None if X is a single array."""
+    """Return the views in a dict or tuple, or None for one array."""
     if _is_dict_of_views(X):
         return {str(name): view for name, view in X.items()}
     views: tuple[Any, ...] = X if isinstance(X, tuple) else ()
@@ -461,7 +463,7 @@ def _find_dict_or_tuple_views(X: object) -> dict[str, ArrayLike] | None:
 
 
 def _as_texts_or_array(argument: str, values: Any, validate: Callable[[Any], np.ndarray], min_items: int) -> Any:
-    """Return strings as a list of texts, or numbers as the array that scikit-learn's check `validate` returns.
+    """Return strings as a list, or numbers as a validated array.
 
     The error for non-numeric data names the text columns.
     """
@@ -484,7 +486,7 @@ def _as_texts_or_array(argument: str, values: Any, validate: Callable[[Any], np.
 
 
 def _describe_text_columns(frame: Any) -> list[str]:
-    """Describe each non-numeric column of a data frame by its name and its first value that is not a number.
+    """Describe each non-numeric column by its name and first text.
 
     >>> import pandas
     >>> _describe_text_columns(pandas.DataFrame({"age": [1, 2], "name": ["Eva", "Ida"]}))
@@ -502,7 +504,7 @@ def _describe_text_columns(frame: Any) -> list[str]:
 
 
 def _find_class_codes(y: ArrayLike | None) -> NDArray[np.int64] | None:
-    """Return classes as integers from 0, ``(n,)``; None if y does not hold classes."""
+    """Return class codes from 0, ``(n,)``, or None without classes."""
     if y is None or type_of_target(y, input_name="y") not in ("binary", "multiclass"):
         return None
     return np.unique(np.asarray(y), return_inverse=True)[1]

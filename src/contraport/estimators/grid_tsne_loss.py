@@ -1,4 +1,4 @@
-"""t-SNE objective in O(n) time per iteration: sums over all pairs of points by interpolation on a grid.
+"""t-SNE objective in O(n) time per iteration, by interpolation on a grid.
 
 The sums over pairs are convolutions of the points with a smooth kernel. Each point is spread to the nodes of a regular
 grid by polynomials of degree 5, the grid is convolved by FFT, and the result is interpolated at the points.
@@ -20,7 +20,7 @@ STENCIL_OFFSETS = (-2, -1, 0, 1, 2, 3)
 
 
 class GridTSNELoss:
-    """Objective of t-SNE in two dimensions, KL(P | Q), with the normalizer of Q interpolated on a grid.
+    """Two-dimensional t-SNE objective, KL(P | Q), with a normalizer interpolated on a grid.
 
     Calling it with an embedding (n, 2) returns KL(P | Q) as a scalar.
 
@@ -52,7 +52,7 @@ class GridTSNELoss:
 
 
 class _LogNormalizer(torch.autograd.Function):
-    """Autograd function: log-sum of 1 / (1 + distance^2) over all pairs of 2-D points, approximated on a grid."""
+    """Log-sum of 1 / (1 + distance^2) over point pairs, on a grid."""
 
     @staticmethod
     def forward(ctx: Any, points: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ class _LogNormalizer(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        """Return the gradient with respect to the points, (n, 2): the saved gradient times the output's gradient."""
+        """Return the gradient with respect to the points, (n, 2)."""
         (gradient,) = ctx.saved_tensors
         product: Tensor = gradient * gradients[0]
         return product
@@ -103,7 +103,7 @@ class _LogNormalizer(torch.autograd.Function):
 def _compute_kernel_spectrum(
     size: int, spacing: float, offset: float, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """Return the Fourier transform of 1 / (1 + distance^2) - `offset`, sampled on a periodic (2 size, 2 size) grid."""
+    """Return the Fourier transform of the kernel minus `offset` on a periodic grid."""
     steps = torch.arange(2 * size, dtype=dtype, device=device)
     squares = (torch.minimum(steps, 2 * size - steps) * spacing).square()
     squares = squares[:, None] + squares
@@ -113,7 +113,7 @@ def _compute_kernel_spectrum(
 
 
 def _compute_lagrange_weights_and_slopes(fractions: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the Lagrange weights of the six grid nodes around each point, ``(..., 6)``, and the weights' derivatives.
+    """Compute the Lagrange weights of the six nearest nodes, and their derivatives.
 
     Fractions, ``(...)``, are the positions of points between two nodes, in [0, 1).
     """

@@ -1,4 +1,4 @@
-"""Inverse optimal transport: learns the cost whose optimal transport plan is an observed coupling."""
+"""Inverse optimal transport, which learns the cost behind an observed coupling."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from contraport.objectives.plan import BlockResult
 
 
 class InverseOT(BaseEstimator):
-    """Estimator of the cost whose entropic optimal transport plan is closest to an observed coupling.
+    """Estimator of the cost whose entropic transport plan fits an observed coupling.
 
     Minimizes KL(observed | P) over the parameters of the cost, where P is the plan of that cost with the marginals of
     the observed coupling. KL is stationary in the potentials of P exactly where P has these marginals. So cost and
@@ -159,7 +159,9 @@ class InverseOT(BaseEstimator):
         return self
 
     def predict(self, features_rows: ArrayLike, features_columns: ArrayLike) -> NDArray[np.float64]:
-        """Return the learned cost, ``(k, l)``, not the plan, of new row items ``(k, p)`` and column items ``(l, q)``.
+        """Return the learned cost of new row and column items, ``(k, l)``.
+
+        The row items are ``(k, p)`` and the column items ``(l, q)``.
 
         Raises:
             NotFittedError: `fit` has not been called.
@@ -172,7 +174,7 @@ class InverseOT(BaseEstimator):
             return np.asarray(self.module_(x, y))
 
     def _validate_rows_as_tensor(self, features: ArrayLike, *, reset: bool) -> Tensor:
-        """Check row features and return them as a finite tensor; `reset` also records the number of features."""
+        """Check row features and return them as a finite tensor."""
         if isinstance(features, Tensor):
             features = as_array("features_rows", features)
         try:  # `as_finite_float64` checks for NaN
@@ -185,7 +187,7 @@ class InverseOT(BaseEstimator):
             raise UsageError(f"features_rows: {' '.join(str(error).split())}") from error
 
     def _build_cost_module(self, num_row_features: int, num_column_features: int) -> nn.Module:
-        """Build the module of the cost in double precision: a bilinear one, or a copy of the given module."""
+        """Build the bilinear cost or copy the given module, in double precision."""
         if isinstance(self.cost, nn.Module):
             check(any(True for _ in self.cost.parameters()), "cost: must be a module with parameters.", "no_parameters")
             return copy.deepcopy(self.cost).double()
@@ -195,7 +197,9 @@ class InverseOT(BaseEstimator):
 
 
 def double_center(cost: ArrayLike) -> NDArray[np.float64]:
-    """Center the rows and the columns of a cost matrix at zero, which does not change its balanced transport plans.
+    """Center the rows and columns of a cost matrix at zero.
+
+    Its balanced transport plans stay the same.
 
     >>> double_center([[1.0, 2.0], [3.0, 5.0]]).tolist()
     [[0.25, -0.25], [-0.25, 0.25]]
@@ -205,7 +209,7 @@ def double_center(cost: ArrayLike) -> NDArray[np.float64]:
 
 
 def _as_unit_mass_tensor(coupling: ArrayLike, shape: tuple[int, int]) -> Tensor:
-    """Check a coupling (shape, no negative entry, no empty row or column), and scale it to a tensor of total mass 1."""
+    """Check a coupling, and scale it to a tensor of total mass 1."""
     observed = as_finite_float64("observed_coupling", coupling, "(n, m)")
     got = tuple(observed.shape)
     check(got == shape, f"observed_coupling: must have shape {shape}, got {got}.", "shape")

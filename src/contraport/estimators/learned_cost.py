@@ -1,4 +1,4 @@
-"""Implements `contraport inverse-ot`: learns a cost from an observed coupling; writes cost, plan and a picture."""
+"""Implements `contraport inverse-ot`, which learns a cost from an observed coupling."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FEATURE_OPTION_NAMES = ("row_features", "column_features")  # options with the f
 
 
 class LearnedCost(NamedTuple):
-    """Result of `contraport inverse-ot`: the learned cost, its transport plan, and how well the plan fits the coupling.
+    """Result of `contraport inverse-ot`, with the learned cost and its transport plan.
 
     Attributes:
         cost: learned cost, ``(n, m)``, with row and column means subtracted because the plan does not determine them.
@@ -70,7 +70,7 @@ class LearnedCost(NamedTuple):
 
     @property
     def explained_share(self) -> float:
-        """Share of the dependence between rows and columns that the cost explains; 1 if there is none."""
+        """Share of the dependence that the cost explains, 1 without any dependence."""
         return 1 - self.kl_divergence / self.independent_kl if self.independent_kl > 0 else 1.0
 
     def __str__(self) -> str:
@@ -135,7 +135,7 @@ def inverse_ot(values: dict[str, Any]) -> LearnedCost:
 def _load_coupling_and_features(
     options: InverseOTOptions,
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
-    """Load the coupling ``(n, m)``, the row features and the column features; missing features are None."""
+    """Load the coupling, row features and column features, None where missing."""
     source = options.coupling
     features: dict[str, np.ndarray | None] = dict.fromkeys(FEATURE_OPTION_NAMES)
     if isinstance(source, str | Path) and Path(source).is_dir():
@@ -175,7 +175,7 @@ def _load_coupling_and_features(
 
 
 def _read_matrix(source: Any) -> np.ndarray:
-    """Read a matrix from a `.csv` file without a heading or an `.npy` file, or convert an array."""
+    """Return a matrix from a `.csv` or `.npy` file or an array."""
     matrix = source
     if isinstance(source, str | Path):
         check(Path(source).exists(), f"coupling: there is no file or folder {str(source)!r}.", "not_found")
@@ -203,7 +203,7 @@ def _check_matrix_size(num_rows: int, num_columns: int) -> None:
 def _standardize_and_reduce(
     argument: str, features: np.ndarray | None, indices: np.ndarray, components: int
 ) -> np.ndarray:
-    """Return item features ``(n, p)``, standardized and reduced by PCA; the identity matrix if `features` is None."""
+    """Return standardized features reduced by PCA, or the identity for None."""
     if features is None:
         return np.eye(len(indices))
     features = np.asarray(features[indices], dtype=np.float64)
@@ -224,7 +224,7 @@ def _standardize_and_reduce(
 def _write_cost_arrays_and_plot(
     folder: Path, result: LearnedCost, observed: np.ndarray, row_features: np.ndarray, column_features: np.ndarray
 ) -> None:
-    """Write cost, plan and features as `inverse_ot.npz`, and the observed and the learned plan as `plans.png`."""
+    """Write the arrays to `inverse_ot.npz` and both plans to `plans.png`."""
     arrays = {name: getattr(result, name) for name in ("cost", "plan", "affinity", "row_positions", "column_positions")}
     write_npz(folder / "inverse_ot.npz", arrays | {"row_features": row_features, "column_features": column_features})
     left, _, right = np.linalg.svd(result.affinity)

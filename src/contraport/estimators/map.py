@@ -1,4 +1,4 @@
-"""Implements `contraport map`: places items in the plane by t-SNE or SNE; writes coordinates, picture and page."""
+"""Implements `contraport map`, which places items in the plane."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ log = logging.getLogger("contraport.estimators")
 
 
 class Map(NamedTuple):
-    """Result of `contraport map`: coordinates of items in the plane, with KL divergence and trustworthiness.
+    """Result of `contraport map`, with coordinates of the items and quality measures.
 
     Attributes:
         points: coordinates of the items, ``(n, 2)`` float32.
@@ -73,7 +73,7 @@ class Map(NamedTuple):
 
 @MAP_COMMAND_SPEC.with_option_parameters
 def map(values: dict[str, Any]) -> Map:
-    """Map items to the plane by t-SNE or SNE, so that similar items are near.
+    """Map items to the plane by t-SNE or SNE.
 
     Raises:
         UsageError: an invalid argument, data without four different items, or fewer items than the perplexity needs.
@@ -122,7 +122,7 @@ def map(values: dict[str, Any]) -> Map:
 
 
 def _load_features_and_dataset(options: MapOptions, loader_config: LoaderConfig) -> tuple[Features, Dataset | None]:
-    """Load the features of the items to map, and the dataset of the items; None if `source` has features only."""
+    """Load the features to map, and the items' dataset if there is one."""
     source = options.source
     if isinstance(source, Run) or (isinstance(source, str | Path) and (Path(source) / "config.yaml").is_file()):
         return _embed_run_features_and_dataset(as_run_folder(source), options, loader_config)
@@ -136,7 +136,7 @@ def _load_features_and_dataset(options: MapOptions, loader_config: LoaderConfig)
 
 
 def _as_features_or_none(source: Any) -> Features | None:
-    """Return the features in an array or a feature file; None if `source` contains items instead."""
+    """Return the features in an array or file, or None for other sources."""
     if isinstance(source, torch.utils.data.Dataset) or is_stream(source):
         return None
     if isinstance(source, str | Path) and Path(source).suffix not in (".npz", ".npy", ".parquet"):
@@ -152,7 +152,7 @@ def _as_features_or_none(source: Any) -> Features | None:
 def _embed_run_features_and_dataset(
     run: RunFolder, options: MapOptions, loader_config: LoaderConfig
 ) -> tuple[Features, Dataset]:
-    """Embed one split of a run's data by the run's encoder; return features and dataset."""
+    """Embed one split of a run's data by the run's encoder."""
     settings, whole = run.settings(), run.model(trust_remote_code=options.trust_remote_code)
     model = whole if options.view is None else whole.to_single_view(options.view)
     splits = load_splits_of_source(run, SplitLoader(settings, model), None, drop_trained_items=False)
@@ -165,7 +165,7 @@ def _embed_run_features_and_dataset(
 
 
 def _load_raw_features_and_dataset(options: MapOptions, loader_config: LoaderConfig) -> tuple[Features, Dataset]:
-    """Load data and use its raw inputs, such as pixels, as features; return features and dataset."""
+    """Load data with their raw inputs, such as pixels, as features."""
     split = options.split
     dataset = load_without_random_split(options.source) if split is None else load(options.source, split)
     if options.view is not None:
@@ -175,7 +175,7 @@ def _load_raw_features_and_dataset(options: MapOptions, loader_config: LoaderCon
 
 
 def _choose_item_indices(num_items: int, options: MapOptions) -> Tensor:
-    """Choose sorted indices of the items to map: all, or a random sample of `max_items`."""
+    """Choose sorted indices of all items or of a random sample."""
     if num_items <= options.max_items:
         return torch.arange(num_items)
     log.info("Mapping %s of %s items, chosen at random; max_items sets the number.", options.max_items, num_items)
@@ -184,7 +184,7 @@ def _choose_item_indices(num_items: int, options: MapOptions) -> Tensor:
 
 
 def _build_features(dataset: Dataset, features: Tensor, run: str | None) -> Features:
-    """Build `Features` from a feature matrix of a dataset, with the row, key and label of each item."""
+    """Build `Features` from a dataset's feature matrix and item metadata."""
     names = dataset.class_names if dataset.labels is not None else None
     return Features(
         features.cpu().numpy(),
@@ -199,7 +199,7 @@ def _build_features(dataset: Dataset, features: Tensor, run: str | None) -> Feat
 
 
 def _write_map_files(folder: Path, result: Map, features: Features, dataset: Dataset | None) -> None:
-    """Write the coordinates as `map.npz` and `map.csv`, the figure `map.png` and the page `map.html`."""
+    """Write the map as `.npz`, `.csv`, `.png` and `.html` files."""
     mapped = replace(features, features=result.points, run=None, view=None)
     write_features(folder / "map.npz", mapped)
     rows = (
@@ -216,7 +216,7 @@ def _write_map_files(folder: Path, result: Map, features: Features, dataset: Dat
 
 
 def _render_map_page(result: Map, features: Features, dataset: Dataset | None) -> str:
-    """Render an HTML page that contains only the map section of a run report."""
+    """Render an HTML page with only the map section of a report."""
     chosen = fixed_random_positions(len(result.points), 2_000)  # pictures of more would make the page too large
     rows = torch.from_numpy(np.array(features.features, dtype=np.float32))[chosen]
     arrays: ArraysByName = {"neighbors": nearest_indices(rows, min(TRUSTWORTHINESS_NEIGHBORS, len(rows) - 1)).numpy()}

@@ -1,4 +1,4 @@
-"""SNE and t-SNE estimators: embeddings whose transport plan is fitted to the neighbor probabilities of the data."""
+"""SNE and t-SNE estimators of embeddings that preserve neighborhoods."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ from contraport.seeding import derive_torch_seed, draw_seed, fork_rng_with_lock,
 
 
 class _ExtraAttraction(Divergence):
-    """Extra attraction term of early exaggeration: minus sum_j p_ij log K_ij for each row, with the data's plan p."""
+    """Extra attraction of early exaggeration, minus sum_j p_ij log K_ij per row."""
 
     def __call__(self, result: BlockResult) -> Tensor:
         return -result.target.row_products_with_log_kernel(result.plan.geometry.log_kernel)
 
 
 def _has_encoder_or_raises(estimator: _NeighborEmbedding) -> bool:
-    """Return True if the estimator has an encoder, otherwise raise `AttributeError`, as `available_if` requires."""
+    """Return True, or raise `AttributeError` if the estimator has no encoder."""
     if estimator.encoder is None:
         raise AttributeError("encoder: transform needs an encoder; fit with encoder='mlp'.")
     return True
 
 
 class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC):
-    """Base class of SNE and t-SNE, which differ in the kernel, the constraint and the symmetry of the data's plan."""
+    """Base class of SNE and t-SNE, which differ in kernel and constraint."""
 
     _has_symmetric_affinities: ClassVar[bool]
     _progress_bars = ProgressBars()  # hidden; `contraport map` shows its own
@@ -98,7 +98,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     @abstractmethod
     def _build_kernel_and_constraint(self) -> tuple[Kernel, Constraint]:
-        """Build the kernel between embedded points, and the constraint on the plan of the embedding."""
+        """Build the kernel between embedded points and the plan's constraint."""
 
     def fit(self, X: ArrayLike, y: object = None) -> Self:
         """Compute the embedding of the data.
@@ -173,16 +173,16 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     @property
     def _n_features_out(self) -> int:
-        """Dimension of the embedding; scikit-learn builds feature names from it."""
+        """Dimension of the embedding, for scikit-learn's feature names."""
         return int(self.embedding_.shape[1])
 
     def _encode_in_blocks(self, data: Tensor) -> Tensor:
-        """Embed data by the trained encoder in evaluation mode, in blocks that limit memory."""
+        """Embed data by the trained encoder in blocks that limit memory."""
         with evaluation_mode(self.encoder_):
             return apply_in_fixed_blocks(self.encoder_, [data], model=self.encoder_).clone()
 
     def _validate_as_tensor(self, X: ArrayLike, *, reset: bool) -> Tensor:
-        """Check X and return it as a finite tensor on the device; `reset` also records the number of features."""
+        """Check X and return it as a finite tensor on the device."""
         # scikit-learn does not check for NaN, as the error of `as_finite_float64` is more precise.
         images, least = self.encoder is not None, 4 if reset else 1
         X = as_array("X", X) if isinstance(X, Tensor | np.ma.MaskedArray) else X
@@ -202,7 +202,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         check(bool((data != data[0]).any()), f"X: all {len(data)} items are equal.", "constant")
 
     def _resolve_early_and_late_learning_rates(self, num_items: int) -> tuple[float, float]:
-        """Return two learning rates: the one during early exaggeration, and the one after it."""
+        """Return the learning rates during and after early exaggeration."""
         if self.learning_rate == "auto":
             if self.encoder is not None:
                 return 1e-3, 1e-3  # of Adam
@@ -214,11 +214,11 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return (float(self.learning_rate),) * 2
 
     def _build_optimizer(self, embedding: Tensor, plan: Tensor) -> _MomentumWithGains:
-        """Build the optimizer of an embedding; automatic learning rates depend on `plan` (n, n)."""
+        """Build the optimizer of an embedding, whose learning rates may depend on `plan`."""
         return _MomentumWithGains([embedding], *self._resolve_early_and_late_learning_rates(len(plan)))
 
     def _build_initial_embedding(self, data: Tensor) -> Tensor:
-        """Build the initial embedding, (n, n_components): principal components, random, or the array `init`."""
+        """Build the initial embedding, (n, n_components), as `init` specifies."""
         shape = (len(data), self.n_components)
         std = 1e-4  # of the first coordinate: small, so that points can pass one another
         if not isinstance(self.init, str):
@@ -240,21 +240,21 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return points.mul_(std / points[:, 0].std())
 
     def _build_encoder(self, shape: tuple[int, ...]) -> nn.Module:
-        """Build the encoder for items of a given shape: a copy of a module, or a named encoder plus a linear layer."""
+        """Copy the given module, or build a named encoder with a linear layer."""
         if isinstance(self.encoder, nn.Module):
             return copy.deepcopy(self.encoder)
         body = build_encoder(str(self.encoder), shape)
         return nn.Sequential(body, nn.Linear(int(body.num_features), self.n_components))  # type: ignore[arg-type]
 
     def _embed_in_training_mode(self, data: Tensor) -> Tensor:
-        """Embed all data by the encoder in training mode; raise `UsageError` unless the result is (n, n_components)."""
+        """Embed all data by the encoder in training mode."""
         embedding: Tensor = self.encoder_.train()(data)
         expected, got = (len(data), self.n_components), tuple(getattr(embedding, "shape", ()))
         check(got == expected, f"encoder: must return shape {expected}, got {got}.", "shape")
         return embedding
 
     def _build_objective(self, plan: Tensor, exaggeration: float) -> Callable[[Tensor], Tensor]:
-        """Build the objective that fits an embedding to `plan`, with the attraction multiplied by `exaggeration`."""
+        """Build the objective for `plan`, with attraction multiplied by `exaggeration`."""
         if self.method == "interpolated":
             return GridTSNELoss(plan, exaggeration)
         penalties: dict[Divergence, float] = {_ExtraAttraction(): exaggeration - 1} if exaggeration > 1 else {}
@@ -266,7 +266,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         embed: Callable[[], Tensor],
         optimizer: torch.optim.Optimizer,
     ) -> None:
-        """Minimize the objective: 250 iterations with early exaggeration, then without it until convergence."""
+        """Minimize the objective, with early exaggeration in the first 250 iterations."""
         early, late = build_objective(self.early_exaggeration), build_objective(1.0)
         last, last_size = torch.inf, torch.inf
         for iteration in self._progress_bars.track(range(1, self.max_iter + 1), type(self).__name__, self.max_iter):
@@ -298,7 +298,7 @@ _NeighborEmbedding.transform = available_if(_has_encoder_or_raises)(_NeighborEmb
 
 
 def _to_finite_float32(data: Tensor) -> Tensor:
-    """Convert data to the precision of the encoder; raise `UsageError` if a number is too large for it."""
+    """Convert data to float32, or raise `UsageError` if a number is too large."""
     converted = data.float()
     good = bool(converted.isfinite().all())
     check(good, f"X: must be within single precision for an encoder, got {data.abs().max():g}; scale it.", "not_finite")
@@ -306,7 +306,7 @@ def _to_finite_float32(data: Tensor) -> Tensor:
 
 
 class SNE(_NeighborEmbedding):
-    """Stochastic neighbor embedding (SNE): preserves neighborhoods with a Gaussian kernel.
+    """Stochastic neighbor embedding (SNE), which preserves neighborhoods with a Gaussian kernel.
 
     Minimizes KL(P | Q) between the conditional neighbor distributions of the data, P, from Gaussians with bandwidths
     set by the perplexity, and those of the embedding, Q, from a Gaussian of fixed width. Every iteration computes all
@@ -351,11 +351,11 @@ class SNE(_NeighborEmbedding):
     _has_symmetric_affinities = False
 
     def _build_kernel_and_constraint(self) -> tuple[Kernel, Constraint]:
-        """Build the Gaussian kernel and the constraint that each row has mass 1 / n."""
+        """Build the Gaussian kernel and the constraint of equal row masses."""
         return Gibbs("sqeuclidean", 1.0), Rows()
 
     def _build_optimizer(self, embedding: Tensor, plan: Tensor) -> _MomentumWithGains:
-        """Build the optimizer; the automatic learning rate is low enough that the descent does not diverge.
+        """Build the optimizer with automatic learning rates that do not diverge.
 
         Unlike that of t-SNE, the attraction grows with the distance: too large a step diverges. Its curvature is at
         most four times the largest mass of a row and a column, which is large for a neighbor of many items.
@@ -369,7 +369,7 @@ class SNE(_NeighborEmbedding):
 
 
 class TSNE(_NeighborEmbedding):
-    """t-distributed stochastic neighbor embedding (t-SNE): preserves neighborhoods with a heavy-tailed kernel.
+    """t-distributed stochastic neighbor embedding (t-SNE), with a heavy-tailed kernel.
 
     Minimizes KL(P | Q) between the symmetrized neighbor distribution of the data, P, and that of the embedding, Q, from
     the kernel 1 / (1 + distance^2), normalized over all pairs. Parameters and attributes are those of `SNE`.
@@ -395,7 +395,7 @@ class TSNE(_NeighborEmbedding):
 
 
 class _MomentumWithGains(torch.optim.Optimizer):
-    """Optimizer of t-SNE: gradient descent with momentum and an adaptive gain for each coordinate.
+    """Gradient descent with momentum and an adaptive gain per coordinate.
 
     A gain grows while the direction of its coordinate persists, and shrinks otherwise.
 
@@ -408,7 +408,7 @@ class _MomentumWithGains(torch.optim.Optimizer):
 
     @torch.no_grad()
     def end_exaggeration(self) -> None:
-        """Switch to the late learning rate and a larger momentum; restart the descent if the points collapsed.
+        """Switch to the late learning rate, and restart if the points collapsed.
 
         With a perplexity near the number of items all of them are neighbors, and exaggerated attraction draws them to
         one point, where all gradients are zero. In that case the descent restarts from the initial values.
