@@ -1,4 +1,4 @@
-"""Autograd utilities: checks for `torch.func`, computations without autocast, and checkpointing of blocks of rows.
+"""Autograd utilities: `torch.func`, gradients, autocast, and checkpointing of row blocks.
 
 Within a `torch.func` transform everything is plain operations and no outside state changes. Autocast is off wherever
 the engine computes, gradients included: sums over many pairs need single precision.
@@ -25,12 +25,15 @@ def is_in_torch_func() -> bool:
 
 
 def check_not_in_torch_func(limitation: str, alternative: str) -> None:
-    """Raise `UsageError` within a `torch.func` transform; the message states the limitation and an alternative."""
+    """Raise `UsageError` within a `torch.func` transform.
+
+    The message states the limitation and an alternative.
+    """
     check(not is_in_torch_func(), f"{limitation} within torch.func; use {alternative}.", "torch_func")
 
 
 def vjp(function: Callable[..., Tensor], inputs: Sequence[Tensor], cotangent: Tensor) -> Sequence[Tensor | None]:
-    """Return the vector-Jacobian product of a function: one gradient per input, None for unused inputs.
+    """Return the vector-Jacobian product of a function, None for unused inputs.
 
     Within a torch operator autograd records nothing, and `torch.func` takes its place.
     """
@@ -49,7 +52,7 @@ def differentiable_gradients(
     grad_outputs: Sequence[Tensor | None],
     needs_grad: Sequence[bool],
 ) -> list[Tensor | None]:
-    """Return the gradients of a function with respect to its inputs, as tensors that are differentiable again.
+    """Return the gradients of a function as tensors that are differentiable again.
 
     Args:
         function: maps the inputs to its outputs, by plain PyTorch operations.
@@ -83,7 +86,7 @@ def autocast_disabled(like: Tensor) -> AbstractContextManager[object]:
 
 
 def disable_autocast_in_backward(value: Tensor) -> Tensor:
-    """Return a tensor whose backward node runs without autocast, even if autocast is on during backward.
+    """Return a tensor whose backward node runs without autocast.
 
     A hook turns autocast off just before the node of the product; torch restores it before the next node. Nodes of a
     compiled graph have no hooks: see `contraport.engine.log_kernels`.
@@ -100,7 +103,7 @@ def disable_autocast_in_backward(value: Tensor) -> Tensor:
 
 
 def checkpoint_row_blocks(function: Callable[[slice], Tensor], shape: tuple[int, int]) -> Tensor:
-    """Apply a checkpointed function to one block of rows at a time, so that only one block is in memory.
+    """Apply a function to one block of rows at a time, with checkpointing.
 
     Each block is computed again for its gradient, so that no graph over all pairs is held. Within `torch.func`, which
     has no checkpointing, all blocks are in memory together.

@@ -1,4 +1,4 @@
-"""Cache of tensors that are equal in every call, such as masks, marginals and zeros.
+"""Cache of tensors that are equal in every call, such as masks.
 
 The cache is bounded in number and belongs to no object, so that objectives can be pickled and used by several threads.
 Values are made outside of inference mode, so that they also serve calls that need a gradient. Nothing is cached under
@@ -25,7 +25,7 @@ _get_version_counter = attrgetter("_version")  # torch counts the writes in plac
 
 
 class CacheEntry(Generic[T]):
-    """Cached value, with the version counters of its tensors, which reveal writes in place.
+    """Cached value that can detect writes in place to its tensors.
 
     Attributes:
         value: The cached value.
@@ -57,7 +57,7 @@ def _iter_tensors(value: object) -> Iterator[Tensor]:
 
 
 def cached(make: Callable[..., T]) -> Callable[..., T]:
-    """Decorator: cache the results of a function, like `functools.lru_cache`, but detect writes to cached tensors.
+    """Decorator that caches results and detects writes to cached tensors.
 
     `lru_cache` would return a tensor that was written to, an inference tensor, or one that ended with a trace.
     """
@@ -91,15 +91,18 @@ def _cached_full(size: int, value: float, dtype: torch.dtype, device: torch.devi
 
 
 def constant_vector(size: int, value: float, like: Tensor) -> Tensor:
-    """Return a cached vector, (size,), filled with one value, with the dtype and device of `like`.
+    """Return a cached vector, (size,), filled with one value.
 
-    Callers share it: do not write to it, and do not return it to users.
+    It has the dtype and device of `like`. Callers share it: do not write to it, and do not return it to users.
     """
     return _cached_full(size, value, like.dtype, like.device)
 
 
 def traceable_log(size: int, like: Tensor) -> Tensor | float:
-    """Return log(size) as a number; under `torch.compile` as a tensor, so that the size may stay symbolic."""
+    """Return log(size) as a number, or under `torch.compile` as a tensor.
+
+    A tensor lets the size stay symbolic.
+    """
     if not torch.compiler.is_compiling():
         return math.log(size)
     return torch.full((), size, dtype=torch.float64, device=like.device).log().to(like.dtype)

@@ -1,4 +1,4 @@
-"""Differentiable operations over all pairs, each as one torch operator with a registered gradient.
+"""Differentiable operations over all pairs, each as one torch operator.
 
 An `Operation` is what a function such as `contraport.engine.run_half_steps` computes on one geometry. `apply_operation`
 runs it with the passes of a backend and registers its gradient: as an `autograd.Function` in eager mode, and as the
@@ -34,7 +34,7 @@ from contraport.engine.pytree import TreeStructure, flatten, unflatten
 
 
 class PassesConfig(NamedTuple):
-    """Backend, processes and precision of an operation, fixed when it starts and used again by its gradient.
+    """Backend, processes and precision of an operation and its gradient.
 
     Attributes:
         passes_class: Class of the backend, which computes the passes over all pairs.
@@ -47,12 +47,12 @@ class PassesConfig(NamedTuple):
     operand_precision: torch.dtype = torch.float32
 
     def create_passes(self, geometry: Geometry, saved: Sequence[Tensor] = ()) -> PairPasses:
-        """Create the passes over the pairs of a geometry; `saved` are tensors of an earlier pass to reuse."""
+        """Create the passes over a geometry, from tensors of earlier ones if `saved`."""
         return self.passes_class(geometry, self.processes, saved, self.operand_precision)
 
 
 class BackwardArgs(NamedTuple):
-    """Arguments of a backward pass: outputs, gradients of the outputs, and which inputs need a gradient.
+    """Outputs, gradients of the outputs, and flags of a backward pass.
 
     Attributes:
         outputs: All outputs of the forward computation.
@@ -67,9 +67,9 @@ class BackwardArgs(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Operation(ABC):
-    """Base class of differentiable operations over all pairs; subclasses are dataclasses.
+    """Base class of differentiable operations over all pairs.
 
-    The fields of a subclass must be values that `flatten` supports.
+    Subclasses are dataclasses. The fields of a subclass must be values that `flatten` supports.
 
     Attributes:
         passes_config: Backend, processes and precision of the operation.
@@ -86,7 +86,10 @@ class Operation(ABC):
 
     @abstractmethod
     def forward(self, passes: PairPasses) -> list[Tensor]:
-        """Compute the outputs, differentiable ones first; all are saved for the gradient."""
+        """Compute the outputs, the differentiable ones first.
+
+        All are saved for the gradient.
+        """
 
     @abstractmethod
     def allocate_outputs(self) -> list[Tensor]:
@@ -104,12 +107,12 @@ class Operation(ABC):
     def differentiable_backward(
         self, structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs
     ) -> list[Tensor | None]:
-        """Return the gradient of each of the `tensors`, itself differentiable (`create_graph=True`); None if unused."""
+        """Return differentiable gradients of all input tensors, None for unused ones."""
 
 
 @dataclass(frozen=True, eq=False)
 class OperationWithDenseForm(Operation):
-    """Base class of operations with a plain PyTorch definition on the whole matrix, used by the backend ``"dense"``."""
+    """Base class of operations with a plain PyTorch form, for backend ``"dense"``."""
 
     @abstractmethod
     def compute_outputs_densely(self) -> list[Tensor]:
@@ -144,14 +147,14 @@ def apply_operation(operation: Operation) -> list[Tensor]:
 
 
 def _outputs_and_saved_tensors(operation: Operation) -> list[Tensor]:
-    """Return the outputs of an operation, followed by the tensors saved for the gradient."""
+    """Return the outputs of an operation, then the tensors saved for backward."""
     with torch.no_grad(), autocast_disabled(operation.geometry.log_kernel.inputs[0]):
         passes = operation.passes_config.create_passes(operation.geometry)
         return [*operation.forward(passes), *passes.tensors_to_save()]
 
 
 def _run_backward(structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs) -> list[Tensor | None]:
-    """Backpropagate the output gradients; return the gradient in each input tensor, or None where none is needed."""
+    """Return the gradient of each input tensor, None where not needed."""
     operation: Operation = unflatten(structure, tensors)
     count, _ = operation.output_and_differentiable_counts
     # One tensor may be several inputs (rows that are also columns): gradients are added up by tensor.
@@ -196,10 +199,10 @@ class _EagerOperation(torch.autograd.Function):
 
 
 class HostLoop(ABC):
-    """Base class of loops without gradient that read a value on the host after each step to decide whether to stop.
+    """Base class of loops that the host may stop after each step.
 
-    Subclasses are dataclasses whose fields `flatten` can take apart; their geometries are results of
-    `Geometry.to_flattenable`.
+    They have no gradient; the host reads a value from the device to decide. Subclasses are dataclasses whose fields
+    `flatten` can take apart; their geometries are results of `Geometry.to_flattenable`.
     """
 
     @abstractmethod
@@ -212,9 +215,10 @@ class HostLoop(ABC):
 
 
 def run_host_loop(loop: HostLoop) -> list[Tensor]:
-    """Run a loop that is controlled by Python, and return its outputs; under `torch.compile` it is one custom operator.
+    """Run a loop that Python controls, and return its outputs.
 
-    Traced loops would unroll, and each number read on the host would break the graph.
+    Under `torch.compile` it is one custom operator. Traced loops would unroll, and each number read on the host would
+    break the graph.
     """
     if not torch.compiler.is_compiling():
         with torch.no_grad():
@@ -235,7 +239,7 @@ _structures_lock = threading.Lock()  # graphs may be compiled by several threads
 
 
 def _get_structure_index(structure: TreeStructure) -> int:
-    """Return the integer that stands for a nested structure of arguments in compiled graphs: its index in a table."""
+    """Return the index that stands for a structure in compiled graphs."""
     with _structures_lock:
         if structure not in _index_by_structure:
             _index_by_structure[structure] = len(_structures)
@@ -249,7 +253,7 @@ _get_structure_index._dynamo_marked_constant = True  # type: ignore[attr-defined
 
 @torch.library.custom_op("contraport::apply", mutates_args=())
 def _forward_op(structure: int, tensors: list[Tensor]) -> list[Tensor]:
-    """Custom operator of the forward pass; returns the outputs, followed by the tensors saved for the gradient."""
+    """Custom operator that returns outputs, then tensors saved for the gradient."""
     return _outputs_and_saved_tensors(unflatten(_structures[structure], tensors))
 
 
@@ -271,7 +275,7 @@ def _gradient_op(
     present_indices: list[int],
     needs_grad: list[bool],
 ) -> list[Tensor]:
-    """Custom operator of the backward pass: compute the gradients of the inputs marked in `needs_grad`.
+    """Custom operator that returns the gradients of inputs marked in `needs_grad`.
 
     `present_grads` are the gradients of the outputs at `present_indices`; all others are zero.
     """

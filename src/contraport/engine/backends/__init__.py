@@ -48,13 +48,13 @@ EXCHANGES: tuple[ExchangeName, ...] = ("gather", "ring")
 
 
 class StreamedRingPasses(RingPairPasses):
-    """Backend on any device for embeddings that travel around a ring of processes; computes in tiles."""
+    """Backend on any device for the ring exchange, in tiles."""
 
     visit_passes_class = StreamedPairPasses
 
 
 class CudaRingPasses(RingPairPasses):
-    """Backend on CUDA devices for embeddings that travel around a ring of processes; computes by Triton kernels."""
+    """Backend on CUDA devices for the ring exchange, by Triton kernels."""
 
     visit_passes_class = CudaPairPasses
 
@@ -88,7 +88,7 @@ _exchange: ContextVar[ExchangeName] = ContextVar("contraport_exchange", default=
 
 @contextmanager
 def _override_variable(variable: ContextVar[T], value: T) -> Iterator[None]:
-    """Context manager: set a context variable within the block, and restore its value on exit."""
+    """Context manager that sets a context variable within the block."""
     token = variable.set(value)
     try:
         yield
@@ -98,7 +98,7 @@ def _override_variable(variable: ContextVar[T], value: T) -> Iterator[None]:
 
 @contextmanager
 def backend(name: BackendName) -> Iterator[None]:
-    """Context manager: use one backend for all operations within the block, whatever their size.
+    """Context manager that forces one backend for all operations within the block.
 
     ``"cuda"`` requires embeddings on a CUDA device. What its kernels do not support (see `explain_backend`) runs on the
     backend for its size.
@@ -122,7 +122,7 @@ def backend(name: BackendName) -> Iterator[None]:
 
 @contextmanager
 def precision(name: Precision) -> Iterator[None]:
-    """Context manager: round embeddings to a precision before matrix products, on devices where that is faster.
+    """Context manager that rounds embeddings before matrix products, where that is faster.
 
     The backend ``"cuda"`` does so; on a CPU with AVX512-BF16 or AMX the tiled backends do, in ``"bfloat16"``, for
     embeddings in single precision. The backend ``"dense"``, for few embeddings, does not, and on another CPU
@@ -145,7 +145,7 @@ def precision(name: Precision) -> Iterator[None]:
 
 @contextmanager
 def exchange(name: str) -> Iterator[None]:
-    """Context manager: set how processes exchange embeddings, by ``"gather"`` or around a ``"ring"``.
+    """Context manager that sets how processes exchange embeddings.
 
     Values and gradients are the same. ``"gather"``, the default, sends the embeddings once, and each process holds all
     of them. Under ``"ring"`` each process keeps its own, and blocks of them travel around the processes in each pass
@@ -171,16 +171,17 @@ def exchange(name: str) -> Iterator[None]:
 
 
 def current_exchange() -> ExchangeName:
-    """Return how processes currently exchange embeddings: ``"gather"`` or ``"ring"``."""
+    """Return how processes currently exchange embeddings, ``"gather"`` or ``"ring"``."""
     return _exchange.get()
 
 
 def choose_backend_name(geometry: Geometry, half_steps: int = 1, passes: int | None = None) -> BackendName:
-    """Return the name of the backend for some pairs: the one set by `backend`, else the best for size and device.
+    """Return the name of the backend for some pairs.
 
-    Few pairs are ``"dense"``, unless autograd would store them for many half-steps. More pairs are ``"cuda"`` on a CUDA
-    device if it has a kernel for them; else ``"stored"`` or ``"streamed"`` by their number. Within `torch.func` all are
-    ``"dense"``, the only backend made of plain operations. The ring exchange has ``"streamed"`` and ``"cuda"`` only.
+    It is the one set by `backend`, else the best for size and device. Few pairs are ``"dense"``, unless autograd would
+    store them for many half-steps. More pairs are ``"cuda"`` on a CUDA device if it has a kernel for them; else
+    ``"stored"`` or ``"streamed"`` by their number. Within `torch.func` all are ``"dense"``, the only backend made of
+    plain operations. The ring exchange has ``"streamed"`` and ``"cuda"`` only.
 
     Args:
         geometry: the pairs.
@@ -213,7 +214,7 @@ def choose_backend_name(geometry: Geometry, half_steps: int = 1, passes: int | N
 
 
 def explain_backend(geometry: Geometry, half_steps: int = 1) -> str:
-    """Explain in a sentence which backend is chosen for a geometry (the pairs of embeddings to compare), and why.
+    """Explain in a sentence which backend is chosen, and why.
 
     >>> import torch
     >>> from contraport.engine import Geometry, Gibbs
@@ -247,14 +248,17 @@ def explain_backend(geometry: Geometry, half_steps: int = 1) -> str:
 
 
 def communication_dtype(like: Tensor) -> torch.dtype:
-    """Return the dtype in which embeddings are gathered: bfloat16 if matrix products use it, else `like.dtype`."""
+    """Return the dtype in which processes send embeddings.
+
+    It is bfloat16 if matrix products use it, else `like.dtype`.
+    """
     precision = PRECISION_DTYPES[_precision.get()]
     on_gpu = like.is_cuda and like.dtype == torch.float32 and precision == torch.bfloat16
     return torch.bfloat16 if on_gpu or uses_cpu_bfloat16(like, precision) else like.dtype
 
 
 def resolve_passes_config(geometry: Geometry, half_steps: int = 1, passes: int | None = None) -> PassesConfig:
-    """Choose backend, process group and precision for an operation of `half_steps` half-steps and for its gradient."""
+    """Choose backend, processes and precision for an operation and its gradient."""
     name, ring = choose_backend_name(geometry, half_steps, passes), isinstance(geometry.log_kernel, RingLogKernel)
     passes_class, operands = (RING_BACKENDS if ring else BACKENDS)[name], PRECISION_DTYPES[_precision.get()]
     if operands != torch.float32 and not torch.compiler.is_compiling():  # a warning would break the graph

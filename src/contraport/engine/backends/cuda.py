@@ -1,4 +1,4 @@
-"""CUDA backend: computes the passes over all pairs with Triton kernels.
+"""CUDA backend of the passes over all pairs, by Triton kernels.
 
 It takes an `InnerProductLogKernel` in single precision, without a link or with a `PolynomialTailLink` or
 `PoweredCostLink` (doubled or not). A geometry that does not fit, see `unsupported_reason`, gets the backend for its
@@ -47,9 +47,10 @@ VECTOR_BLOCK_ENTRIES = 1024
 
 
 class CudaPairPasses(PairPasses):
-    """Passes over all pairs by Triton kernels, in O((N + M) d) memory and a workspace of at most `MAX_WORKSPACE_BYTES`.
+    """Passes over all pairs by Triton kernels, in O((N + M) d) memory.
 
-    With several processes each computes a range of the rows, and a range of the columns for sums over rows.
+    The gradient adds a workspace of at most `MAX_WORKSPACE_BYTES`. With several processes each computes a range of the
+    rows, and a range of the columns for sums over rows.
 
     Raises:
         UsageError: the embeddings are not on a CUDA device, and Triton's interpreter is off.
@@ -138,26 +139,26 @@ class CudaPairPasses(PairPasses):
         row_exponents: Tensor | None = None,
         column_weights: Tensor | None = None,
     ) -> Tensor:
-        """Return a log-sum or weighted sum of each row, (N,); each process computes some rows, and all are gathered."""
+        """Return a log-sum or weighted sum of each row, (N,), on every process."""
         own = self._own_row_slice(len(inputs.x))
         own_exponents = None if row_exponents is None else row_exponents[own]
         part = _row_log_sums_or_weighted_sums(inputs.take_rows(own), column_exponents, own_exponents, column_weights)
         return self._gather_rows(part, own, len(inputs.x))
 
     def _own_row_slice(self, num_rows: int) -> slice:
-        """Return the slice of the rows that this process computes: equal shares by rank."""
+        """Return the slice of rows that this process computes."""
         rank, processes = self.processes
         return slice(num_rows * rank // processes, num_rows * (rank + 1) // processes)
 
     def _gather_rows(self, own_part: Tensor, own_rows: slice, total_rows: int) -> Tensor:
-        """Gather the rows of all processes: each fills its rows of a matrix of zeros, and these matrices are summed."""
+        """Gather the rows of all processes, by a sum of zero-padded parts."""
         whole = _place_in_zeros(own_part, own_rows, total_rows)
         self.processes.all_reduce_(whole)
         return whole
 
 
 def _place_in_zeros(own_part: Tensor, own_rows: slice, total_rows: int) -> Tensor:
-    """Place this process's rows into a tensor of all rows, which is zero elsewhere."""
+    """Return a tensor of all rows that is zero outside `own_rows`."""
     if len(own_part) == total_rows:
         return own_part
     whole = own_part.new_zeros(total_rows, *own_part.shape[1:])
@@ -166,7 +167,7 @@ def _place_in_zeros(own_part: Tensor, own_rows: slice, total_rows: int) -> Tenso
 
 
 def unsupported_reason(geometry: Geometry) -> str | None:
-    """Return why the Triton kernels do not support a geometry, or None if they do."""
+    """Return why Triton kernels do not support a geometry, None if they do."""
     log_kernel = geometry.log_kernel
     if not isinstance(log_kernel, InnerProductLogKernel):
         return "its kernels support inner products only"
@@ -180,7 +181,7 @@ def unsupported_reason(geometry: Geometry) -> str | None:
 
 
 class _KernelInputs(NamedTuple):
-    """Arguments common to all Triton kernels: embeddings, biases and labels of rows and columns, and the link function.
+    """Arguments common to all Triton kernels.
 
     Attributes:
         exception_mask_bits: Bit field; bit k is set if mask k has exception labels.
@@ -200,7 +201,7 @@ class _KernelInputs(NamedTuple):
 
     @property
     def T(self) -> _KernelInputs:
-        """The same arguments with rows and columns exchanged, so that a kernel sums over rows instead of columns."""
+        """The same arguments with rows and columns exchanged."""
         return self._replace(
             x=self.y, y=self.x, row_bias=self.column_bias, column_bias=self.row_bias,
             row_labels=self.column_labels, column_labels=self.row_labels
@@ -214,7 +215,7 @@ class _KernelInputs(NamedTuple):
 
 
 class _FactoredWeights(NamedTuple):
-    """Pair weights in factored form: the kernel times a sum of terms, each a row vector times a column vector.
+    """Pair weights as the kernel times a sum of outer products.
 
     Written out, W_ij = exp(S_ij) times the sum over terms of exp(A_i + B_j) u_i v_j, with S the log-kernel log K.
 
@@ -241,7 +242,7 @@ class _FactoredWeights(NamedTuple):
 
 
 class _WeightVariants(NamedTuple):
-    """Pair weights in two forms: a sum of terms with one exponential each, or with one exponential for all terms.
+    """Pair weights with one exponential per term, and with a shared one.
 
     Which form is used is decided on the device: reading the flags would make the host wait.
 
@@ -265,7 +266,7 @@ class _WeightVariants(NamedTuple):
         )
 
     def iter_tensors_and_constants(self) -> Iterator[tuple[tuple[Tensor, ...], dict[str, int]]]:
-        """Yield, for each kernel launch, the tensors of the pair weights and the compile-time constants.
+        """Yield the weight tensors and compile-time constants of each kernel launch.
 
         With several terms there are two launches, of which the kernel skips one: see `triton_kernels`.
         """
@@ -281,7 +282,7 @@ def _row_log_sums_or_weighted_sums(
     row_exponents: Tensor | None = None,
     column_weights: Tensor | None = None,
 ) -> Tensor:
-    """Return the log-sum-exp of each row of the log-kernel, (N,), or the weighted sum if `column_weights` are given.
+    """Return the log-sum-exp of each row, (N,), or a weighted sum.
 
     The log-sum-exp is log sum_j exp(S_ij + B_j), for the log-kernel S. The weighted sum is sum_j exp(S_ij + A_i + B_j)
     v_j, for exponents A of the rows and B of the columns.
@@ -306,9 +307,10 @@ def _row_log_sums_or_weighted_sums(
 def _input_gradients(
     inputs: _KernelInputs, weights: _FactoredWeights, needs_grad: Sequence[bool], without_link: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return W y, W^T x, and the row and column sums of pair weights W: the gradients of x, y and their biases.
+    """Return the gradients of x, y, the row biases and the column biases.
 
-    Gradients that are not needed are uninitialized.
+    They are W y, W^T x, and the row and column sums of the pair weights W. Gradients that are not needed are
+    uninitialized.
     """
     x, y = inputs.x, inputs.y
     if len(x) == 0:  # more processes than rows
@@ -337,7 +339,7 @@ def _input_gradients(
 def _row_gradients_and_sums_fused(
     inputs: _KernelInputs, weights: _WeightVariants, without_link: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return W y, the gradient of x, and the row sums of W, by one kernel that never writes W to memory."""
+    """Return W y and the row sums of W, without storing W."""
     blocks = _choose_device_launch_config("weighted_products_kernel", inputs.x)
     splits = _count_column_splits(inputs, blocks)
     (n, d), like = inputs.x.shape, weights.with_own_exponentials.row_factors
@@ -352,7 +354,7 @@ def _row_gradients_and_sums_fused(
 def _input_gradients_by_workspace(
     inputs: _KernelInputs, weights: _WeightVariants, needs_grad: Sequence[bool], without_link: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of x, y and their biases, with the pair weights of one block of rows in memory at a time."""
+    """Return the gradients of `_input_gradients`, with W stored in blocks of rows."""
     x, y = inputs.x, inputs.y
     n, m = x.shape[0], y.shape[0]
     # W in bfloat16 beside half-precision embeddings: weights need the range of single precision, not its digits.
@@ -382,7 +384,7 @@ def _input_gradients_by_workspace(
 
 
 def _matmul_float32(left: Tensor, right: Tensor) -> Tensor:
-    """Multiply two matrices, in half or single precision, with sums and result in single precision."""
+    """Multiply two matrices of any precision, with sums and result in float32."""
     if left.dtype == torch.float32 or not left.is_cuda:
         return left.float() @ right.float()
     return torch.mm(left, right, out_dtype=torch.float32)
@@ -396,7 +398,7 @@ def _launch_kernel(
     blocks: _LaunchConfig,
     **constants: Any,
 ) -> None:
-    """Launch a Triton kernel in which `column_programs` programs share the columns of each block of rows."""
+    """Launch a Triton kernel with `column_programs` programs per block of rows."""
     (n, d), m = inputs.x.shape, len(inputs.y)
     with _device_context(inputs.x):
         getattr(_import_triton_kernels(), name)[_ceil_div(n, blocks.BLOCK_M), column_programs](
@@ -407,12 +409,14 @@ def _launch_kernel(
 
 
 def _device_context(x: Tensor) -> AbstractContextManager[None]:
-    """Return a context in which Triton launches kernels on the device of a tensor."""
+    """Return a context in which Triton launches on the device of x."""
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
 class _LaunchConfig(NamedTuple):
-    """Block sizes, warps and pipeline stages of a Triton kernel; the fields have the names of the kernel's constants.
+    """Block sizes, warps and pipeline stages of a Triton kernel.
+
+    The fields have the names of the kernel's constants.
 
     Attributes:
         BLOCK_D: Number of coordinates of an embedding that are held at a time; 0 in the table of configurations.
@@ -449,7 +453,7 @@ and other bits, from run to run.
 def choose_launch_config(
     kernel: str, dimensions: int, itemsize: int, precision: str, shared_memory: int
 ) -> _LaunchConfig:
-    """Return the block sizes, warps and stages of a Triton kernel, by the size and precision of the embeddings.
+    """Return the block sizes, warps and stages of a Triton kernel.
 
     The precision is ``"ieee"`` where tensor cores cannot be used. A program may use `shared_memory` bytes.
     """
@@ -470,7 +474,7 @@ def choose_launch_config(
 
 
 def _choose_device_launch_config(kernel: str, x: Tensor) -> _LaunchConfig:
-    """Return the block sizes, warps and stages of a kernel on the device of x; blocks are small in the interpreter."""
+    """Return the launch configuration of a kernel on the device of x."""
     if not x.is_cuda:
         return _LaunchConfig(16, 16, num_warps=4, num_stages=1, BLOCK_D=16)
     shared_memory: int = torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin  # type: ignore[attr-defined, unused-ignore]
@@ -478,13 +482,13 @@ def _choose_device_launch_config(kernel: str, x: Tensor) -> _LaunchConfig:
 
 
 def _triton_input_precision(x: Tensor) -> str:
-    """Return the `input_precision` of `tl.dot`: "ieee" for exact single precision, else "tf32"."""
+    """Return the `input_precision` argument of `tl.dot`, "ieee" or "tf32"."""
     single = x.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32"
     return "ieee" if single else "tf32"
 
 
 def _count_column_splits(inputs: _KernelInputs, blocks: _LaunchConfig) -> int:
-    """Return the number of programs among which the columns of a row block are split."""
+    """Return into how many programs the columns are split."""
     if not inputs.x.is_cuda:
         return 2  # in the interpreter, so that tests reach the joining of partial results
     processors = torch.cuda.get_device_properties(inputs.x.device).multi_processor_count
@@ -510,19 +514,22 @@ def choose_column_splits(row_blocks: int, column_blocks: int, processors: int) -
 
 
 def _empty_gradient_and_sums(z: Tensor) -> tuple[Tensor, Tensor]:
-    """Allocate uninitialized tensors for the gradient of embeddings z, (n, d), and one sum per embedding, (n,)."""
+    """Allocate the gradient of z, (n, d), and one sum per row, (n,)."""
     return torch.empty_like(z, dtype=torch.float32), z.new_empty(z.shape[0], dtype=torch.float32)
 
 
 def _stack_labels_and_exceptions(masks: Sequence[LabelExclusion], side: int, like: Tensor) -> Tensor:
-    """Return int64 labels of rows (side 0) or columns (side 1): for each mask a row of labels, then of exceptions."""
+    """Return the labels and exception labels of all masks, stacked as int64.
+
+    `side` is 0 for rows and 1 for columns; each mask has a row of labels, then one of exceptions.
+    """
     pairs = [(mask.labels, mask.labels if mask.exception_labels is None else mask.exception_labels) for mask in masks]
     stacked = [labels[side].to(torch.int64) for pair in pairs for labels in pair]
     return torch.stack(stacked) if stacked else torch.empty(0, len(like), dtype=torch.int64, device=like.device)
 
 
 def _find_link_kernel_arguments(link: Link | None) -> tuple[str, float, float] | None:
-    """Return the kernel arguments of a link function, (name, factor, power), or None if no kernel supports it."""
+    """Return (name, factor, power) of a link, None if no kernel supports it."""
     match link:
         case None:
             return "identity", 1.0, 1.0
@@ -542,7 +549,7 @@ def _ceil_div(length: int, block: int) -> int:
 
 
 def _import_triton_kernels() -> ModuleType:
-    """Import the module of Triton kernels, which imports Triton."""
+    """Import the module of Triton kernels; raise `UsageError` without Triton."""
     check(HAS_TRITON, "backend: 'cuda' requires the package 'triton', which PyTorch for CUDA includes.", "missing")
     from contraport.engine.backends import triton_kernels
 

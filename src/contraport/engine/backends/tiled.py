@@ -1,4 +1,4 @@
-"""Tiled backends: process the pairs tile by tile; a tile is either recomputed in every pass or stored.
+"""Tiled backends, which recompute each tile of pairs in every pass or store it.
 
 Exponents. Where all exponents are known to be moderate, exp(S) is taken directly and everything else is a factor per
 row or per column, so that a pass is a matrix product, an exponential and thin products. Elsewhere (a very low
@@ -49,7 +49,7 @@ _HAS_FAST_CPU_BFLOAT16 = any(
 
 
 class Tile(NamedTuple):
-    """Tile of the matrix of pairs: ranges of rows and columns, with the log-kernel of their pairs.
+    """Tile of the matrix of pairs, with its part of the log-kernel.
 
     Attributes:
         rows: Range of rows of the tile.
@@ -67,7 +67,7 @@ class Tile(NamedTuple):
 
 
 class StreamedPairPasses(PairPasses):
-    """Passes over all pairs that recompute every tile in each pass, in O((N + M) d) memory."""
+    """Passes over all pairs that recompute each tile, in O((N + M) d) memory."""
 
     description: ClassVar[str] = "tiles recomputed in each pass: O((N + M) d) memory"
 
@@ -83,12 +83,12 @@ class StreamedPairPasses(PairPasses):
 
     @cached_property
     def has_bounded_exponents(self) -> bool:
-        """True if |log K| without the biases is known to be so small that `exp` needs no running maximum."""
+        """True if |log K| without biases is small enough for a direct `exp`."""
         return self.log_kernel.compute_bound_without_biases() <= self.limit
 
     @cached_property
     def _ranges_by_label_mask(self) -> dict[LabelExclusion, _TileLabelRanges]:
-        """Smallest and largest labels of each tile, for each mask that excludes pairs by labels."""
+        """Label ranges of the tiles, by mask."""
         masks = self.geometry.masks
         return {mask: _TileLabelRanges(mask.labels) for mask in masks if isinstance(mask, LabelExclusion)}
 
@@ -178,7 +178,7 @@ class StreamedPairPasses(PairPasses):
         return sums
 
     def _get_tile(self, rows: slice, columns: slice, *, exponential: bool, with_link_input: bool = False) -> Tile:
-        """Compute a tile of log K, or of K if `exponential`; masked pairs are minus infinity, or 0."""
+        """Compute a tile of log K, or of K if `exponential`."""
         buffer = self._kernel_tile_buffer(rows, columns)
         if exponential:
             kernel, t = self.log_kernel.exp_tile_without_biases(rows, columns, buffer), None
@@ -197,12 +197,12 @@ class StreamedPairPasses(PairPasses):
         return self._buffers[0, : rows.stop - rows.start, : columns.stop - columns.start]
 
     def _iter_own_tiles(self, *, exponential: bool, with_link_input: bool = False) -> Iterator[Tile]:
-        """Yield the tiles of this process; a tile is valid until the next one, which overwrites it."""
+        """Yield the tiles of this process, each valid until the next."""
         for rows, columns in self._iter_own_tile_ranges():
             yield self._get_tile(rows, columns, exponential=exponential, with_link_input=with_link_input)
 
     def _iter_own_tile_ranges(self) -> Iterator[tuple[slice, slice]]:
-        """Yield the row and column ranges of this process's tiles; tiles are dealt to all processes in turn.
+        """Yield the row and column ranges of this process's tiles.
 
         A symmetric problem has only the tiles on and above the diagonal.
         """
@@ -218,7 +218,7 @@ class StreamedPairPasses(PairPasses):
         return islice(ranges, self.processes.rank, None, self.processes.size)
 
     def _multiply_by_exp_kernel(self, right: Tensor | None, left: Tensor | None) -> RowAndColumnSums:
-        """Return E @ right, (N,), and left @ E, (M,), where E is the kernel without biases, in one pass."""
+        """Return E @ right and left @ E, with E the kernel without biases."""
         by_row = None if right is None else torch.zeros_like(self.row_bias)
         by_column = None if left is None else torch.zeros_like(self.column_bias)
         for tile in self._iter_own_tiles(exponential=True):
@@ -231,7 +231,7 @@ class StreamedPairPasses(PairPasses):
         return by_row, by_column
 
     def _stable_log_sums(self, column_potential: Tensor | None, row_potential: Tensor | None) -> list[Tensor | None]:
-        """Return the log-sum-exp of each row and column of the log-kernel without biases, by a running maximum."""
+        """Return row and column log-sum-exps without biases, by a running maximum."""
         n, m = self.geometry.shape
         by_row = None if column_potential is None else _RunningLogSum(column_potential.new_full((n,), -torch.inf))
         by_column = None if row_potential is None else _RunningLogSum(row_potential.new_full((m,), -torch.inf))
@@ -247,7 +247,7 @@ class StreamedPairPasses(PairPasses):
         return [None if v is None else v.value() for v in (by_row, by_column)]
 
     def _gradient_weights_on_tile(self, group: _TermGroup, tile: Tile) -> Tensor:
-        """Return the pair weights on a tile, summed over a group of terms, and over (i, j) and (j, i) if symmetric."""
+        """Return the pair weights on a tile, summed over a group of terms."""
         rows, columns = tile.rows, tile.columns
         u, v = group.row_factors, group.column_factors
         out = self._buffers[1, : rows.stop - rows.start, : columns.stop - columns.start]
@@ -267,12 +267,12 @@ class StreamedPairPasses(PairPasses):
     def _exponential_on_tile(
         self, log_kernel: Tensor, row_exponents: Tensor, column_exponents: Tensor, rows: slice, columns: slice
     ) -> Tensor:
-        """Return exp(log K + A + B) on a tile, for exponents A of the tile's rows and B of its columns."""
+        """Return exp(log K + row exponents + column exponents) on a tile."""
         by_row, by_column = row_exponents + self.row_bias[rows], column_exponents + self.column_bias[columns]
         return (log_kernel + by_row[:, None]).add_(by_column).exp_()
 
     def _group_terms_by_exponents(self, terms: Sequence[WeightTerm]) -> list[_TermGroup]:
-        """Group the terms whose exponents are similar enough to share one exponential per tile; usually all are.
+        """Group the terms that can share one exponential per tile.
 
         Where all exponents are moderate, all terms are one group, whose exponents are factors. Otherwise a group takes
         its exponents from one of its own terms, whose exp(S + A + B) is the weight of a softmax and at most 1.
@@ -303,7 +303,7 @@ class StreamedPairPasses(PairPasses):
 
 
 class StoredPairPasses(StreamedPairPasses):
-    """Passes over all pairs that store every tile: O(N M) memory; each tile is computed only once.
+    """Passes over all pairs that store every tile, in O(N M) memory.
 
     All tiles lie one after the other in one tensor, which is saved for the gradient: K where exponents are
     moderate, else log K itself; then, if there is a link, T of all tiles.
@@ -324,7 +324,7 @@ class StoredPairPasses(StreamedPairPasses):
 
     @cached_property
     def has_bounded_exponents(self) -> bool:
-        """True if `exp` of the stored tiles needs no running maximum, as decided when they were computed.
+        """True if the stored tiles hold K, and not log K.
 
         It is saved, not computed again: a compiled graph may recompute the embeddings for the gradient, with another
         rounding, and a bound at the limit could then fall on the other side.
@@ -332,7 +332,7 @@ class StoredPairPasses(StreamedPairPasses):
         return bool(self.saved[1]) if self.saved else self.log_kernel.compute_bound_without_biases() <= self.limit
 
     def tensors_to_save(self) -> list[Tensor]:
-        """Return the stored tiles, and a Boolean tensor: whether they hold K rather than log K."""
+        """Return the stored tiles, and whether they hold K rather than log K."""
         return [self._storage, torch.tensor(self.has_bounded_exponents)]
 
     @staticmethod
@@ -341,12 +341,12 @@ class StoredPairPasses(StreamedPairPasses):
         return [like.new_empty(_stored_entries_bound(geometry, processes)), torch.empty((), dtype=torch.bool)]
 
     def _kernel_tile_buffer(self, rows: slice, columns: slice) -> Tensor:
-        """Return the storage of a tile, so that the tile is computed in place."""
+        """Return the storage of a tile, which is computed in place."""
         # The tile of T where the kernel has a link, else that of the kernel.
         return self._stored_tile_view(rows, columns, link_input=self._has_link)
 
     def _stored_tile_view(self, rows: slice, columns: slice, *, link_input: bool = False) -> Tensor:
-        """Return the stored tile of the kernel or, with `link_input`, of the argument of the link function."""
+        """Return the stored tile of the kernel, or of the link's argument."""
         height, width = rows.stop - rows.start, columns.stop - columns.start
         start = self._starts[rows.start, columns.start] + (self._entries if link_input else 0)
         return self._storage[start : start + height * width].view(height, width)
@@ -369,17 +369,17 @@ class StoredPairPasses(StreamedPairPasses):
 
 
 def uses_cpu_bfloat16(like: Tensor, precision: torch.dtype) -> bool:
-    """Return whether tiles are multiplied in bfloat16 on a CPU: `precision` requests it and the CPU is faster in it."""
+    """Return whether tiles are multiplied in bfloat16 on a CPU."""
     return precision == torch.bfloat16 and like.dtype == torch.float32 and has_fast_cpu_bfloat16(like.device)
 
 
 def has_fast_cpu_bfloat16(device: torch.device) -> bool:
-    """Return whether a device is a CPU that multiplies bfloat16 faster than float32, by AVX512-BF16 or AMX."""
+    """Return whether a device is a CPU with AVX512-BF16 or AMX."""
     return device.type == "cpu" and _HAS_FAST_CPU_BFLOAT16
 
 
 def _stored_entries_bound(geometry: Geometry, processes: Processes) -> int:
-    """Return an upper bound on the number of entries in the tiles of one process; it may be a symbolic integer."""
+    """Return an upper bound on the entries that one process stores."""
     (n, m), (height, width) = geometry.shape, TILE_SHAPE
     strips = -(-n // height)
     tiles = strips * -(-m // width)
@@ -392,27 +392,27 @@ def _stored_entries_bound(geometry: Geometry, processes: Processes) -> int:
 
 
 class _TileLabelRanges:
-    """Smallest and largest label of the rows and columns of each tile, to skip masks that exclude no pair of a tile."""
+    """Smallest and largest label of each tile's rows and columns."""
 
     def __init__(self, labels: tuple[Tensor, Tensor]) -> None:
         blocks = (side.split(TILE_SHAPE[0]) for side in labels)
         self.rows, self.columns = ([(int(part.amin()), int(part.amax())) for part in side] for side in blocks)
 
     def may_overlap(self, rows: slice, columns: slice) -> bool:
-        """Return whether the label ranges of a tile's rows and columns overlap, so that a label may occur in both."""
+        """Return whether the label ranges of a tile's rows and columns overlap."""
         low, high = self.rows[rows.start // TILE_SHAPE[0]]
         ranges = self.columns[columns.start // TILE_SHAPE[0] : -(-columns.stop // TILE_SHAPE[0])]
         return any(low <= column_high and column_low <= high for column_low, column_high in ranges)
 
 
 class _RunningLogSum:
-    """Running log-sum-exp of rows whose entries are added block by block; minus infinity for rows without entries."""
+    """Running log-sum-exp of rows whose entries are added block by block."""
 
     def __init__(self, empty: Tensor) -> None:
         self.maximum, self.total = empty, torch.zeros_like(empty)
 
     def add(self, rows: slice, values: Tensor) -> None:
-        """Add k entries per row, (rows, k), to the running log-sum-exp; the entries are overwritten."""
+        """Add entries, (rows, k), to the running log-sum-exp and overwrite them."""
         old = self.maximum[rows]
         new = torch.maximum(old, values.amax(1))
         shift = new.masked_fill(new == -torch.inf, 0)  # -inf - -inf would be NaN
@@ -421,12 +421,12 @@ class _RunningLogSum:
         self.maximum[rows] = new
 
     def value(self) -> Tensor:
-        """Return the log-sum-exp of the entries added so far, per row."""
+        """Return each row's log-sum-exp so far, -inf without entries."""
         return self.maximum + self.total.log()
 
 
 class _TermGroup(NamedTuple):
-    """Terms of the pair weights that share one exponential, by which the sum of their k outer products is multiplied.
+    """Terms of the pair weights that share one exponential.
 
     The exponential is exp(S + A + B) of each pair, for the log-kernel S.
 
@@ -444,7 +444,7 @@ class _TermGroup(NamedTuple):
 def _build_term_group(
     terms: Sequence[WeightTerm], shared: tuple[Tensor, Tensor] | None, row_exponents: Tensor, column_exponents: Tensor
 ) -> _TermGroup:
-    """Build a group of k terms; exponents that the terms do not share become part of the group's factors.
+    """Build a group of k terms from their unshared exponents and factors.
 
     Args:
         terms: the terms.
@@ -476,13 +476,13 @@ def _iter_range_slices(start: int, stop: int, length: int) -> Iterator[slice]:
 
 
 def _midpoint_and_half_range(values: Tensor) -> tuple[float, float]:
-    """Return the midpoint of the range of values, and half the width of that range."""
+    """Return the midpoint and the half-width of the range of values."""
     low, high = (float(v) for v in values.aminmax())
     return (high + low) / 2, (high - low) / 2
 
 
 def _iter_tile_and_transpose(tile: Tile) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Yield (rows, columns, values) of a tile, then of its transpose if `tile.stands_for_transpose`."""
+    """Yield (rows, columns, values) of a tile, then of the transpose it stands for."""
     yield tile.rows, tile.columns, tile.values
     if tile.stands_for_transpose:
         yield tile.columns, tile.rows, tile.values.T

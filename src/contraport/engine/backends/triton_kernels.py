@@ -36,10 +36,11 @@ def row_sums_kernel(
     LOGARITHM: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Triton kernel of row sums per split of the columns, (splits, n): log-sum-exps if LOGARITHM, else weighted sums.
+    """Triton kernel of row sums per split of the columns, (splits, n).
 
-    The logarithm uses a running maximum, as nothing bounds its exponents; it is minus infinity where all terms are. The
-    weighted sum needs none: its exponents are those of a plan or a softmax, S + A + B <= 0 up to rounding.
+    They are log-sum-exps if LOGARITHM, else weighted sums. The logarithm uses a running maximum, as nothing bounds its
+    exponents; it is minus infinity where all terms are. The weighted sum needs none: its exponents are those of a plan
+    or a softmax, S + A + B <= 0 up to rounding.
     """
     rows, depth, x_block = _load_program_rows(x, n, D, BLOCK_M, BLOCK_D)
     total = tl.zeros([BLOCK_M], tl.float32)
@@ -80,7 +81,10 @@ def weighted_products_kernel(
     GROUPS: tl.constexpr, RANK: tl.constexpr, WITHOUT_LINK: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Triton kernel of pair weights W times y, (splits, n, D), and row sums of W, (splits, n); needs D <= BLOCK_D."""
+    """Triton kernel of W y and the row sums of W, per split.
+
+    The outputs are (splits, n, D) and (splits, n), with W the pair weights; D must be at most BLOCK_D.
+    """
     if GROUPS * RANK > 1:  # noqa: SIM102  (resolved by the compiler; the inner test on the device)
         if _can_all_share(can_share, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
             return
@@ -116,7 +120,7 @@ def pair_weights_kernel(
     GROUPS: tl.constexpr, RANK: tl.constexpr, WITHOUT_LINK: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Triton kernel that computes the weights W of all pairs for the gradient, (n, m), one tile per program."""
+    """Triton kernel of all pair weights W, (n, m), one tile per program."""
     if GROUPS * RANK > 1:  # noqa: SIM102  (resolved by the compiler; the inner test on the device)
         if _can_all_share(can_share, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
             return
@@ -134,7 +138,7 @@ def pair_weights_kernel(
 
 @triton.jit
 def sum_splits_kernel(parts, out, n, splits, LOGARITHM: tl.constexpr, BLOCK: tl.constexpr):
-    """Triton kernel that adds up the splits in a fixed order, (splits, n) to (n,); by log-sum-exp if LOGARITHM."""
+    """Triton kernel that adds up splits in fixed order, (splits, n) to (n,)."""
     positions = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     top = tl.full([BLOCK], -INFINITY, tl.float32)
     total = tl.zeros([BLOCK], tl.float32)
@@ -157,7 +161,7 @@ def rescale_factors_kernel(
     row_exponents, column_exponents, row_weights, column_weights, row_factors, column_factors, can_share,
     n, m, max_gap, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Triton kernel that converts each term of the weights to the exponents of the first term.
+    """Triton kernel that converts each term to the exponents of the first.
 
     `can_share` is 1 for a term if the exponents differ by at most `max_gap`, so that the factors cannot overflow.
     exp(A_i + B_j) u_i v_j of the program's term is exp(A0_i + B0_j) times the factors. A constant may be moved
@@ -190,7 +194,7 @@ def rescale_factors_kernel(
 
 @triton.jit
 def _exponents_minus_first_term(exponents, term, positions, n):
-    """Return the exponents of a term minus those of the first term; infinity if their difference is undefined."""
+    """Return a term's exponents minus the first term's, infinity if undefined."""
     own = tl.load(exponents + term * n + positions, mask=positions < n, other=0.0)
     excess = own - tl.load(exponents + positions, mask=positions < n, other=0.0)
     return tl.where(excess == excess, excess, INFINITY)
@@ -198,7 +202,7 @@ def _exponents_minus_first_term(exponents, term, positions, n):
 
 @triton.jit
 def _can_all_share(can_share, TERMS: tl.constexpr):
-    """Return 1 if every term can use the exponential of the first term, else 0."""
+    """Return 1 if every term can share the first term's exponential, else 0."""
     gathered = tl.load(can_share)
     for k in tl.static_range(1, TERMS):
         gathered = gathered & tl.load(can_share + k)
@@ -207,7 +211,7 @@ def _can_all_share(can_share, TERMS: tl.constexpr):
 
 @triton.jit
 def _load_program_rows(x, num_rows, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Return the row indices of this program, the first BLOCK_D coordinate indices, and the entries of x at both."""
+    """Return this program's row indices, coordinate indices and entries of x."""
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     depth = tl.arange(0, BLOCK_D)
     return rows, depth, _load_block(x, rows, depth, num_rows, D)
@@ -215,7 +219,7 @@ def _load_program_rows(x, num_rows, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOC
 
 @triton.jit
 def _own_column_bounds(m, BLOCK_N: tl.constexpr):
-    """Return the range of columns of this program: whole tiles, divided as evenly as possible."""
+    """Return the start and end of this program's columns."""
     tiles = tl.cdiv(m, BLOCK_N)
     each = tl.cdiv(tiles, tl.num_programs(1)) * BLOCK_N
     first = tl.program_id(1) * each
@@ -224,7 +228,7 @@ def _own_column_bounds(m, BLOCK_N: tl.constexpr):
 
 @triton.jit
 def _load_block(matrix, rows, depth, n, D: tl.constexpr):
-    """Load a block of rows and coordinates of an (n, D) matrix; entries outside are zero."""
+    """Load rows and coordinates of an (n, D) matrix, zero outside."""
     inside = (rows[:, None] < n) & (depth[None, :] < D)
     return tl.load(matrix + rows[:, None].to(tl.int64) * D + depth[None, :], mask=inside, other=0.0)
 
@@ -234,7 +238,7 @@ def _link_input_tile(
     x, y, x_block, y_block, row_bias, column_bias, rows, columns, n, m,
     D: tl.constexpr, LINK: tl.constexpr, PRECISION: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Return a tile of inner products <x_i, y_j>, plus the biases r_i + c_j if there is a link function."""
+    """Return inner products on a tile, plus the biases if there is a link."""
     t = tl.dot(x_block, tl.trans(y_block), input_precision=PRECISION)
     for start in range(BLOCK_D, D, BLOCK_D):
         depth = start + tl.arange(0, BLOCK_D)
@@ -271,10 +275,10 @@ def _link_slope(t, factor, power, LINK: tl.constexpr):
 
 @triton.jit
 def _mask_tile(s, row_labels, column_labels, rows, columns, n, m, MASKS: tl.constexpr, EXCEPTIONS: tl.constexpr):
-    """Return the log-kernel on a tile, with minus infinity at masked pairs and beyond the last column.
+    """Return the log-kernel on a tile, minus infinity at masked pairs.
 
-    Rows 2k of the two label matrices are the labels of mask k; if bit k of EXCEPTIONS is set, rows 2k + 1 are the
-    labels of its exceptions.
+    Beyond the last column it is minus infinity too. Rows 2k of the two label matrices are the labels of mask k; if bit
+    k of EXCEPTIONS is set, rows 2k + 1 are the labels of its exceptions.
     """
     for k in tl.static_range(MASKS):
         left = tl.load(row_labels + 2 * k * n + rows, mask=rows < n, other=0)
@@ -295,7 +299,7 @@ def _weight_tile(
     D: tl.constexpr, LINK: tl.constexpr, MASKS: tl.constexpr, EXCEPTIONS: tl.constexpr, PRECISION: tl.constexpr,
     GROUPS: tl.constexpr, RANK: tl.constexpr, WITHOUT_LINK: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Return the pair weights on a tile, summed over groups of terms and multiplied by the slope of the link."""
+    """Return the pair weights on a tile, times the slope of the link."""
     t = _link_input_tile(
         x, y, x_block, y_block, row_bias, column_bias, rows, columns, n, m, D, LINK, PRECISION, BLOCK_D
     )
