@@ -1,4 +1,4 @@
-"""Sinkhorn to convergence, with the exact gradient by implicit differentiation of the fixed point.
+"""Sinkhorn to convergence, with the gradient by implicit differentiation.
 
 At the fixed point of the half-steps f = F(log a - L(g)), g = G(log b - L'(f)), with L and L' the log-sums of rows and
 columns and F and G the identity or relaxed (see `Relaxation`), the gradient does not need the iterations that led
@@ -43,7 +43,7 @@ _AXES: tuple[Axis, Axis] = ("rows", "columns")
 
 @dataclass(frozen=True, eq=False)
 class FixedPointOperation(Operation):
-    """Operation that returns Sinkhorn potentials at convergence, with the gradient by implicit differentiation.
+    """Sinkhorn potentials at convergence, with the gradient by implicit differentiation.
 
     Its outputs are f and g, the log-sums L(g) and L'(f), 0 where there are no pairs, and the number of iterations, ().
     """
@@ -157,7 +157,7 @@ class FixedPointOperation(Operation):
         return differentiable_gradients(equations, tensors, [u, v], args.needs_grad)
 
     def _read_fixed_point(self, args: BackwardArgs) -> _FixedPoint:
-        """Return the fixed point given by the outputs of the forward pass, and the gradients of the loss there."""
+        """Return the fixed point that the forward pass found, with its gradients."""
         f, g, row_sums, column_sums, *_ = args.outputs
         pairs = zip(args.grad_outputs, self.log_marginals, strict=True)
         f_bar, g_bar = (torch.zeros_like(like) if gradient is None else gradient for gradient, like in pairs)
@@ -165,7 +165,7 @@ class FixedPointOperation(Operation):
 
 
 class _FixedPoint(NamedTuple):
-    """Fixed point of the Sinkhorn iteration and the gradients of the loss there, in pairs for rows and columns."""
+    """Potentials at convergence, with the gradients of the loss there."""
 
     potentials: tuple[Tensor, Tensor]
     log_sums: tuple[Tensor, Tensor]
@@ -174,7 +174,7 @@ class _FixedPoint(NamedTuple):
     relaxation: Relaxation
 
     def row_and_column_slopes(self) -> tuple[Tensor, Tensor]:
-        """Return the derivative of each row and column potential with respect to its log marginal, (N,) and (M,)."""
+        """Return the derivative of each potential in its log marginal, (N,) and (M,)."""
         s, t = (
             self.relaxation.derivative_in_log_marginal(k, _AXES[k], self.log_marginals[k], self.log_sums[k])
             for k in range(2)
@@ -183,7 +183,7 @@ class _FixedPoint(NamedTuple):
 
 
 def _solve_adjoint_system_densely(geometry: Geometry, point: _FixedPoint) -> tuple[Tensor, Tensor]:
-    """Solve the adjoint system as a dense matrix; return the unknowns of the rows, (N,), and of the columns, (M,)."""
+    """Return the solution of the adjoint system, (N,) and (M,), by a dense matrix."""
     (f, g), (f_bar, g_bar) = point.potentials, point.potential_grads
     s = geometry.dense()
     plan = torch.exp(s + f[:, None] + g)
@@ -201,14 +201,14 @@ def _solve_adjoint_system_densely(geometry: Geometry, point: _FixedPoint) -> tup
 
 
 def _has_exact_marginals(row_slopes: Tensor, column_slopes: Tensor) -> bool:
-    """Return whether both marginals are met exactly: all derivatives of potentials in their log marginals are 1."""
+    """Return whether all slopes are 1, so that both marginals are exact."""
     return bool((row_slopes == 1).all() and (column_slopes == 1).all())
 
 
 def _solve_by_conjugate_gradients(
     multiply: Callable[[Tensor], Tensor], right: Tensor, reference_norm: Tensor
 ) -> Tensor:
-    """Solve a symmetric positive semidefinite linear system by conjugate gradients, up to rounding error.
+    """Solve a symmetric positive semidefinite linear system by conjugate gradients.
 
     The tolerance is relative to `reference_norm`, the norm of the terms whose difference is `right`: where the
     difference cancels to rounding noise (a target with the marginals of the plan), no step is made.

@@ -1,4 +1,4 @@
-"""Geometry: a log-kernel between rows and columns, with masks that exclude pairs."""
+"""Pairs of rows and columns as a log-kernel with masks that exclude pairs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from contraport.options import keep_deprecated_attributes
 
 
 class PairExclusion(ABC):
-    """Base class of masks that exclude pairs by a rule, evaluated tile by tile in O(N + M) memory."""
+    """Base class of masks that exclude pairs by a rule, in O(N + M) memory."""
 
     @property
     @abstractmethod
@@ -33,24 +33,24 @@ class PairExclusion(ABC):
 
     @abstractmethod
     def append_columns(self, num_columns: int) -> Self:
-        """Return the mask of excluded pairs with additional columns, in which no pair is excluded."""
+        """Return the mask with additional columns, in which no pair is excluded."""
 
     @property
     def is_symmetric(self) -> bool:
-        """True if the mask is symmetric: (i, j) and (j, i) are both excluded or neither. False if unknown."""
+        """True if (i, j) and (j, i) are both excluded or neither, False if unknown."""
         return False
 
     @abstractmethod
     def tile(self, rows: slice, columns: slice) -> Tensor:
-        """Return the mask of a tile as a boolean tensor, true for excluded pairs."""
+        """Return the mask of a tile as a Boolean tensor, true where excluded."""
 
     def dense(self) -> Tensor:
-        """Return the mask of all pairs as a boolean (N, M) tensor."""
+        """Return the mask of all pairs as a Boolean tensor, (N, M)."""
         return self.tile(slice(None), slice(None))
 
     @abstractmethod
     def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Return the mask of k single pairs as a boolean tensor, (k,), from their row and column indices."""
+        """Return the mask of k single pairs as a Boolean tensor, (k,)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +99,7 @@ class LabelExclusion(PairExclusion):
 
     @cached_property
     def _cached_dense(self) -> Tensor:
-        """Mask of all pairs, (N, M); it is cached because many batches use the same mask."""
+        """Mask of all pairs, (N, M), cached for the batches that share it."""
         with torch.inference_mode(False):  # an inference tensor could not be saved for a later backward
             return super().dense()
 
@@ -122,10 +122,10 @@ class LabelExclusion(PairExclusion):
 
 @dataclass(frozen=True, eq=False)
 class SimilarityExclusion(PairExclusion):
-    """Mask that excludes pairs whose similarity in another space exceeds a limit, except pairs with equal labels.
+    """Mask that excludes pairs whose similarity in another space exceeds a limit.
 
-    The pair (i, j) is excluded where <x_i, y_j> > r_i + c_j; it costs a product within a tile and O((N + M) k) memory.
-    A limit belongs to a row, so that the mask is not symmetric.
+    Pairs with equal exception labels are kept. The pair (i, j) is excluded where <x_i, y_j> > r_i + c_j; it costs a
+    product within a tile and O((N + M) k) memory. A limit belongs to a row, so that the mask is not symmetric.
 
     Attributes:
         features: Constant features of the rows, (N, k), and of the columns, (M, k).
@@ -168,7 +168,7 @@ class SimilarityExclusion(PairExclusion):
 @keep_deprecated_attributes(has_positive_sums="has_finite_log_sums", reduce_to_pass_inputs="to_flattenable")
 @dataclass(frozen=True, eq=False)
 class Geometry:
-    """Compared pairs of N rows and M columns: their log-kernel, and masks that exclude pairs.
+    """Compared pairs of rows and columns, as a log-kernel and masks.
 
     Attributes:
         log_kernel: Log-kernel between the rows and the columns, (N, M).
@@ -183,7 +183,7 @@ class Geometry:
 
     @property
     def has_finite_log_sums(self) -> bool:
-        """True if every row and column is known to have a pair of positive weight, so that every log-sum is finite."""
+        """True if the log-sum of every row and column is known to be finite."""
         return self.has_no_empty_row_or_column and self.log_kernel.is_always_finite
 
     @property
@@ -195,33 +195,33 @@ class Geometry:
         return Geometry(self.log_kernel.T, tuple(mask.T for mask in self.masks), self.has_no_empty_row_or_column)
 
     def to_flattenable(self) -> Geometry:
-        """Return the same geometry in a form that `flatten` can split into tensors, without unused tensors."""
+        """Return the same geometry in a form that `flatten` can split."""
         return Geometry(self.log_kernel.to_flattenable(), self.masks, self.has_no_empty_row_or_column)
 
     def take_rows(self, rows: slice) -> Geometry:
         return Geometry(self.log_kernel.take_rows(rows), tuple(mask.take_rows(rows) for mask in self.masks))
 
     def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Return log K of k single pairs, (k,), from their row and column indices; minus infinity where masked."""
+        """Return log K of k single pairs, (k,), minus infinity where masked."""
         value = self.log_kernel.gather_entries(rows, columns)
         for mask in self.masks:
             value = value.masked_fill(mask.gather_entries(rows, columns), -torch.inf)
         return value
 
     def dense(self) -> Tensor:
-        """Return log K as an (N, M) tensor, minus infinity where masked; differentiable by plain autograd."""
+        """Return log K as an (N, M) tensor, minus infinity where masked."""
         value = self.log_kernel.dense()
         for mask in self.masks:
             value = value.masked_fill(mask.dense(), -torch.inf)
         return value
 
     def with_link(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Geometry:
-        """Return the geometry with another link, applied to scale T + row_bias; T is the present link's argument."""
+        """Return the geometry with another link, applied to scale T + row_bias."""
         return Geometry(
             self.log_kernel.with_link(link, scale=scale, row_bias=row_bias), self.masks, self.has_no_empty_row_or_column
         )
 
     @property
     def is_symmetric(self) -> bool:
-        """True if pairs (i, j) and (j, i) have equal kernel values and masks, so that half of the pairs suffice."""
+        """True if (i, j) and (j, i) have equal kernel values and masks."""
         return self.log_kernel.is_symmetric and all(mask.is_symmetric for mask in self.masks)

@@ -1,4 +1,4 @@
-"""Sinkhorn half-steps (row or column updates), with an exact gradient that costs one pass for any number of steps.
+"""Sinkhorn half-steps (row or column updates), with a gradient in one pass.
 
 A half-step enforces one marginal, in the log domain::
 
@@ -33,7 +33,7 @@ from contraport.options import accept_deprecated_keywords, keep_deprecated_attri
 @accept_deprecated_keywords(source_index="source_potential_index")
 @keep_deprecated_attributes(source_index="source_potential_index")
 class HalfStepSpec(NamedTuple):
-    """Sinkhorn half-step: updates the potentials of the rows or of the columns.
+    """Sinkhorn half-step, which updates the potentials of the rows or the columns.
 
     Attributes:
         axis: Axis whose marginal the step enforces and whose potential it updates, ``"rows"`` or ``"columns"``.
@@ -46,7 +46,7 @@ class HalfStepSpec(NamedTuple):
 
 
 class Relaxation(NamedTuple):
-    """Relaxation of Sinkhorn half-steps for unbalanced transport: damping and bounds of the potentials.
+    """Damping and bounds of the potentials, for unbalanced transport.
 
     The potential is p = r + clamp(damping (log a - r - log sum), -bound, bound).
 
@@ -63,7 +63,7 @@ class Relaxation(NamedTuple):
     reference_potentials: tuple[Tensor, Tensor] | None = None
 
     def damped_clamped_potential(self, step_index: int, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
-        """Return the potential of a half-step after damping and clamping, per row, (N,), or column, (M,)."""
+        """Return the potential of a half-step after damping and clamping."""
         step = self._undamped_step(axis, log_marginal, log_sum)
         if self.damping_by_step is not None:
             step = self.damping_by_step[step_index] * step
@@ -73,7 +73,7 @@ class Relaxation(NamedTuple):
         return step if self.reference_potentials is None else self.reference_potentials[axis == "columns"] + step
 
     def derivative_in_log_marginal(self, step_index: int, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
-        """Return the derivative of the potential of a half-step with respect to the log marginal, (N,) or (M,)."""
+        """Return the derivative of a half-step's potential in the log marginal."""
         dampings = self.damping_by_step
         derivative = torch.ones_like(log_sum) if dampings is None else dampings[step_index].expand_as(log_sum)
         if self.max_shift_by_step is None:
@@ -90,7 +90,7 @@ class Relaxation(NamedTuple):
         cotangent: Tensor,
         gradients: Sequence[Tensor | None],
     ) -> Tensor:
-        """Return the gradient of a half-step before damping and clamping, given the gradient of its potential.
+        """Return the gradient of a half-step before damping and clamping.
 
         Args:
             step_index: index of the half-step.
@@ -123,13 +123,13 @@ class Relaxation(NamedTuple):
         return cotangent
 
     def _undamped_step(self, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
-        """Return the value of a half-step before damping and clamping: log marginal - reference potential - log-sum."""
+        """Return log marginal - reference potential - log-sum."""
         if self.reference_potentials is None:
             return log_marginal - log_sum
         return log_marginal - self.reference_potentials[axis == "columns"] - log_sum
 
     def _clamped_mask(self, step_index: int, undamped: Tensor) -> Tensor:
-        """Return a mask of the potentials that a half-step clamps to its bound; their gradient is zero."""
+        """Return a mask of the potentials that a half-step clamps."""
         assert self.max_shift_by_step is not None
         damped = undamped if self.damping_by_step is None else self.damping_by_step[step_index] * undamped
         return damped.abs() > self.max_shift_by_step[step_index]
@@ -168,7 +168,7 @@ def row_log_sum_exp(values: Tensor, empty_value: float | None) -> Tensor:
 
 
 def _log_or_empty_value(total: Tensor, empty_value: float | None, shift: Tensor | None = None) -> Tensor:
-    """Return log(total) + shift, or `empty_value` where `total` is 0; a `shift` of None is 0."""
+    """Return log(total) + shift, or `empty_value` where `total` is 0."""
     if empty_value is None:
         return total.log() if shift is None else total.log() + shift
     weightless = total == 0
@@ -185,7 +185,7 @@ def _run_log_domain_steps(
     empty_value: float | None = None,
     kernel: Tensor | None = None,
 ) -> list[Tensor]:
-    """Run half-steps on a matrix S, (N, M), in plain PyTorch; `kernel` is e^S if it cannot overflow, else None."""
+    """Return the potentials of half-steps on S, with `kernel` e^S if bounded."""
     potentials = list(initial)
     for k, (axis, source) in enumerate(steps):
         side = int(axis == "columns")
@@ -199,7 +199,7 @@ def _run_log_domain_steps(
 
 
 class _HalfStepsByScaling(torch.autograd.Function):
-    """Autograd function of half-steps without relaxation, as products of the kernel matrix, (N, M), with vectors.
+    """Autograd function of unrelaxed half-steps as matrix-vector products.
 
     Backward is one such product per step, and K times a matrix of rank at most the number of steps; see the module.
     """
@@ -257,7 +257,7 @@ class _HalfStepsByScaling(torch.autograd.Function):
 
 
 def group_steps_by_pass(steps: Sequence[HalfStepSpec], num_initial: int = 0) -> list[list[int]]:
-    """Return batches of one or two step indices; the two steps of a batch share a pass over the pairs.
+    """Return batches of one or two step indices that share a pass.
 
     Two consecutive steps share a pass if they are on different axes and the second does not read the first.
     """
@@ -273,7 +273,7 @@ def group_steps_by_pass(steps: Sequence[HalfStepSpec], num_initial: int = 0) -> 
 
 @dataclass(frozen=True, eq=False)
 class HalfStepsOperation(OperationWithDenseForm):
-    """Operation that runs Sinkhorn half-steps, with a gradient in a single pass over the pairs."""
+    """Sinkhorn half-steps, with a gradient in one pass over the pairs."""
 
     steps: tuple[HalfStepSpec, ...]
     log_marginals: tuple[Tensor, Tensor]
@@ -297,7 +297,7 @@ class HalfStepsOperation(OperationWithDenseForm):
         )
 
     def _can_use_scalings(self, dtype: torch.dtype) -> bool:
-        """Return whether products of the kernel with exponentials of potentials can neither overflow nor vanish.
+        """Return whether products of kernel and scalings cannot overflow or vanish.
 
         Without masks, the potentials of strict half-steps differ among themselves by at most 2 B, where |S| <= B. With
         masks, a half-step on M columns adds at most B + log(M) / 2 to half that difference.
@@ -383,7 +383,7 @@ class HalfStepsOperation(OperationWithDenseForm):
         return [*outer, *cotangents[:num_initial], *inputs]
 
     def _input_potential_or_zeros(self, potentials: Sequence[Tensor], step: HalfStepSpec) -> Tensor:
-        """Return the potential of the other axis that a half-step takes as input; zeros if it takes none."""
+        """Return the other axis's potential that a half-step reads, or zeros."""
         if step.source_potential_index is not None:
             return potentials[step.source_potential_index]
         return torch.zeros_like(self.log_marginals[step.axis == "rows"])

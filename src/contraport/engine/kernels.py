@@ -1,4 +1,4 @@
-"""Kernels: positive similarity functions of two embeddings, from a cost and a temperature."""
+"""Kernels, which are positive similarity functions from a cost and a temperature."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MIN_LEARNED_TEMPERATURE = 0.01
 
 
 class InitialTemperature(float):
-    """Number that, passed as a temperature, makes the temperature a learned parameter with this initial value."""
+    """Number that makes a temperature a learned parameter with this initial value."""
 
 
 TemperatureLike: TypeAlias = float | Tensor | Literal["learn"]
@@ -57,9 +57,10 @@ NegativeCostFromUnit: TypeAlias = Callable[[float | Tensor], LogKernel]
 
 
 class Kernel(nn.Module, ABC):
-    """Base class of kernels: similarity functions that map embeddings, (N, d) and (M, d), to a `LogKernel`.
+    """Base class of kernels, which map embeddings to a `LogKernel`.
 
-    Subclasses define `log_kernel`, the kernel as a function of the cost.
+    Embeddings are (N, d) for the rows and (M, d) for the columns. Subclasses define `log_kernel`, the kernel as a
+    function of the cost.
 
     Args:
         cost: a name or a callable.
@@ -108,7 +109,7 @@ class Kernel(nn.Module, ABC):
 
     @property
     def temperature(self) -> float:
-        """Temperature as a number; assign to it to change it between steps, as a schedule does.
+        """Temperature as a number, which may be assigned between steps.
 
         Raises:
             UsageError: on assignment, if the temperature is a tensor of the caller.
@@ -129,7 +130,7 @@ class Kernel(nn.Module, ABC):
         self._value = float(value)
 
     def _resolve_temperature(self, dtype: torch.dtype, override: float | Tensor | None) -> float | Tensor:
-        """Return the temperature to use in a call: a number, or a tensor if it needs a gradient."""
+        """Return the temperature of a call, a tensor if it needs a gradient."""
         temperature: float | Tensor = self._value if override is None else override
         if isinstance(override, Tensor):
             _check_temperature_tensor(override)
@@ -158,7 +159,9 @@ class Kernel(nn.Module, ABC):
         temperature: float | Tensor | None = None,
         processes: Processes = Processes(),  # noqa: B008  (a constant)
     ) -> LogKernel:
-        """Return the log-kernel between embeddings x (N, d) and y (M, d), in at least single precision.
+        """Return the log-kernel between embeddings x, (N, d), and y, (M, d).
+
+        It is computed in at least single precision.
 
         Args:
             x: rows.
@@ -189,7 +192,7 @@ class Kernel(nn.Module, ABC):
             return self.log_kernel(scaled, tau)
 
     def from_similarities(self, similarities: Tensor, temperature: float | Tensor | None = None) -> LogKernel:
-        """Return the log-kernel of similarities that are given as a matrix, (N, M), instead of embeddings.
+        """Return the log-kernel of a matrix of similarities, (N, M).
 
         Args:
             similarities: cosines, or inner products for the cost ``"dot"``.
@@ -211,14 +214,14 @@ class Kernel(nn.Module, ABC):
     def _build_matrix_log_kernel(
         self, similarities: Tensor, cost_unit: float | Tensor, temperature: float | Tensor
     ) -> LogKernel:
-        """Build the log-kernel -cost / cost_unit, without link, from a matrix of similarities, (N, M)."""
+        """Build the log-kernel -cost / cost_unit from similarities, (N, M)."""
         assert isinstance(self.cost, str)
         matrix = _SIMILARITY_TO_NEGATIVE_COST[self.cost](similarities) / cost_unit
         return MatrixLogKernel(matrix, temperature=temperature, cost_unit=cost_unit)
 
     @abstractmethod
     def log_kernel(self, negative_cost_in_units: NegativeCostFromUnit, temperature: float | Tensor) -> LogKernel:
-        """Build the log-kernel from a function that returns the negative cost in a chosen unit.
+        """Build the log-kernel from a function that returns the negative cost.
 
         Args:
             negative_cost_in_units: returns -cost / u for a unit u, such as the temperature.
@@ -228,7 +231,7 @@ class Kernel(nn.Module, ABC):
     def _build_negative_cost_kernel(
         self, x: Tensor, y: Tensor, cost_unit: float | Tensor, temperature: float | Tensor, processes: Processes
     ) -> LogKernel:
-        """Build the log-kernel -cost / cost_unit between x and y, without a link function."""
+        """Build the log-kernel -cost / cost_unit between x and y."""
         if not isinstance(self.cost, str):
             scale = 1.0 if cost_unit is temperature else temperature / cost_unit
             return CallableLogKernel(self.cost, x, y, temperature, scale=scale)
@@ -256,7 +259,7 @@ class Kernel(nn.Module, ABC):
         )
 
     def _repr_with_temperature(self, name: str, first_argument: object, options: str = "") -> str:
-        """Return the `repr`: name, first argument, temperature (six digits if a tensor or learned) and options."""
+        """Return the `repr` of name, first argument, temperature and options."""
         is_number = self.log_temperature is None and self._external is None
         temperature = self._value if is_number else float(f"{self.temperature:.6g}")
         options += ", learnable=True" if self.learns_temperature else ""
@@ -264,7 +267,7 @@ class Kernel(nn.Module, ABC):
 
 
 def create_shardable_scalar_parameter(owner: nn.Module, value: float) -> nn.Parameter:
-    """Create a learned scalar as a parameter of shape (1,), as FSDP2 cannot shard tensors without dimensions.
+    """Create a learned scalar of shape (1,), which FSDP2 can shard.
 
     The module also loads state dicts of earlier versions, in which such parameters have the shape ().
     """
@@ -273,14 +276,17 @@ def create_shardable_scalar_parameter(owner: nn.Module, value: float) -> nn.Para
 
 
 def gather_scalar_parameter(parameter: Tensor) -> float:
-    """Return a scalar parameter as a number; if it is sharded, every process must call this function."""
+    """Return a scalar parameter as a number, also if it is sharded.
+
+    Every process must then call this function.
+    """
     full_tensor = getattr(parameter, "full_tensor", None)
     value: float = (parameter if full_tensor is None else full_tensor()).item()
     return value
 
 
 def _upgrade_scalar_parameters(owner: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Reshape the scalars in a state dict of an earlier version from () to (1,), before it is loaded."""
+    """Reshape the scalars in an older state dict from () to (1,)."""
     for name, parameter in owner.named_parameters(recurse=False):
         value = state.get(prefix + name)
         if parameter.shape == (1,) and isinstance(value, Tensor) and value.ndim == 0:
@@ -288,7 +294,7 @@ def _upgrade_scalar_parameters(owner: nn.Module, state: dict[str, Any], prefix: 
 
 
 def _get_initial_temperature(temperature: TemperatureLike) -> float:
-    """Return the value of a temperature argument, 0.5 for ``"learn"``; raise `UsageError` unless it is positive."""
+    """Return the initial value of a temperature argument, 0.5 for ``"learn"``."""
     if isinstance(temperature, str):
         expected = "temperature: must be a number, 'learn' or a tensor of one element"
         check(temperature == "learn", f"{expected}, got {temperature!r}.", "unknown")
@@ -309,9 +315,10 @@ def _check_minimum_temperature(temperature: float) -> None:
 
 
 def _check_temperature_tensor(temperature: Tensor) -> None:
-    """Raise `UsageError` unless a temperature tensor has one element; on the CPU the element must be positive.
+    """Raise `UsageError` unless a temperature tensor has one element.
 
-    On other devices reading the value would wait for the device: there a temperature that is not positive gives NaN.
+    On the CPU the element must be positive. On other devices reading the value would wait for the device: there a
+    temperature that is not positive gives NaN.
     """
     if temperature.numel() != 1:
         got = type_and_shape(temperature)
@@ -370,7 +377,7 @@ class Gibbs(Kernel):
 
 
 class RationalQuadratic(Kernel):
-    """Rational quadratic kernel, with polynomial tails: log K_ij = -power log(1 + C_ij / temperature).
+    """Rational quadratic kernel, log K_ij = -power log(1 + C_ij / temperature).
 
     Args:
         cost: ``"cosine"``, ``"chordal"`` or ``"sqeuclidean"``, as in `Gibbs`.
@@ -411,10 +418,10 @@ class RationalQuadratic(Kernel):
 
 
 class StudentT(Kernel):
-    """Student's t-kernel: log K_ij = -(df + 1)/2 log(1 + ||x_i - y_j||^2 / (temperature df)).
+    """Student's t-kernel of the squared Euclidean distance.
 
-    Its heavy tails let moderately similar embeddings stay apart; df -> infinity is a Gibbs kernel of the squared
-    distance. Embeddings are not normalized.
+    It is log K_ij = -(df + 1)/2 log(1 + ||x_i - y_j||^2 / (temperature df)). Its heavy tails let moderately similar
+    embeddings stay apart; df -> infinity is a Gibbs kernel of the squared distance. Embeddings are not normalized.
 
     Args:
         df: degrees of freedom; 1 is the kernel of t-SNE.
@@ -525,7 +532,7 @@ class _NormalizeRows(torch.autograd.Function):
 
 
 class _ScaledEmbeddings(NamedTuple):
-    """Scaled embeddings z and biases: <z_i, z_j> + bias_i + bias_j is the negative cost of a pair in a given unit.
+    """Embeddings scaled so that <z_i, z_j> + bias_i + bias_j is a negative cost.
 
     Attributes:
         z: Scaled embeddings, (n, d).

@@ -1,4 +1,4 @@
-"""Late interaction: a kernel of sets of vectors, by matching their vectors in tiles, with an exact gradient.
+"""Late interaction, a kernel of sets of vectors that matches their vectors.
 
 An item is a set of unit vectors: the tokens of a text, the patches of an image. The similarity of a row x = {x_t} and a
 column y = {y_s} is the value of entropic transport between the two sets, with C_ts = 1 - <x_t, y_s>, uniform a and b::
@@ -55,7 +55,7 @@ SORTED_MAXIMA_PER_CHUNK = 1 << 16
 
 
 class LateInteraction(Kernel):
-    """Gibbs kernel of sets of vectors (tokens, patches): MaxSim of ColBERT, or an entropic plan between the vectors.
+    """Kernel of sets of vectors by MaxSim (ColBERT) or an entropic plan.
 
     Items are sets of vectors, such as the tokens of a text or the patches of an image: (N, t, d) and (M, s, d), or
     (N, d), sets of one. Vectors are normalized, and vectors of zeros are padding. The similarity of a row x and a
@@ -136,7 +136,7 @@ class LateInteraction(Kernel):
         return negative_cost_in_units(temperature)
 
     def similarities(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return the similarities, (N, M), of sets x, (N, t, d), and y, (M, s, d)."""
+        """Return the similarities, (N, M), of the sets in x and y."""
         processes, n = current_processes(), len(x)
         if processes.size == 1:
             return compute_set_similarities(x, y, self._matching)
@@ -160,7 +160,7 @@ class LateInteraction(Kernel):
 
 
 class SetMatching(NamedTuple):
-    """Settings of the matching between the vectors of two sets: temperature, iterations, relaxation of the masses.
+    """Settings of the matching between the vectors of two sets.
 
     Attributes:
         temperature: Temperature tau of the matching, in units of the cosine; 0 takes the maximum (MaxSim).
@@ -179,17 +179,17 @@ class SetMatching(NamedTuple):
 
     @property
     def temperature_to_price_ratios(self) -> tuple[float, float]:
-        """Temperature / price of changing the masses, of rows and of columns: 0 if masses are fixed, inf if free."""
+        """Temperature / price of changing masses, 0 if fixed, infinite if free."""
         row, column = (1 / d - 1 if d > 0 else math.inf for d in (self.row_damping, self.column_damping))
         return row, column
 
     def row_dual_terms(self, f: Tensor) -> Tensor:
-        """Return the term of each vector of the row set in the dual objective, from the potentials f."""
+        """Return each row vector's term in the dual objective, from potentials f."""
         ratio, _ = self.temperature_to_price_ratios
         return f if ratio == 0 else (1 / ratio + 1) * -torch.expm1(-ratio * f)
 
     def column_dual_terms(self, g: Tensor) -> Tensor:
-        """Return the term of each vector of the column set in the dual objective, from the potentials g.
+        """Return each column vector's term in the dual objective, from potentials g.
 
         It holds after a last half-step on the rows.
         """
@@ -198,7 +198,7 @@ class SetMatching(NamedTuple):
 
 
 def compute_set_similarities(x: Tensor, y: Tensor, matching: SetMatching) -> Tensor:
-    """Compute the similarity of each set in x, (n, t, d), with each set in y, (m, s, d), as an (n, m) tensor.
+    """Return the similarities, (n, m), of sets (n, t, d) and (m, s, d).
 
     Vectors are normalized; vectors of zeros are padding. Second derivatives, and `torch.func`, hold (n, m, t, s).
     """
@@ -214,7 +214,7 @@ def compute_set_similarities(x: Tensor, y: Tensor, matching: SetMatching) -> Ten
 def _set_similarities_op(
     x: Tensor, y: Tensor, temperature: float, row_damping: float, column_damping: float, iterations: int, is_mean: bool
 ) -> list[Tensor]:
-    """Return the similarities of all pairs of sets, (n, m), and for MaxSim the argmax positions in y, (n, t, m)."""
+    """Return the similarities, (n, m), and for MaxSim the argmax positions, (n, t, m)."""
     matching = SetMatching(temperature, row_damping, column_damping, iterations, is_mean)
     scores, positions = _allocate_scores_and_positions(x, y, temperature)
     with autocast_disabled(x):
@@ -237,7 +237,7 @@ def _set_similarities_op(
 
 @_set_similarities_op.register_fake
 def _allocate_scores_and_positions(x: Tensor, y: Tensor, temperature: float, *others: Any) -> list[Tensor]:
-    """Allocate the similarities, (n, m), and for MaxSim the argmax positions, (n, t, m), else an empty tensor.
+    """Allocate the outputs of `_set_similarities_op`, without positions unless MaxSim.
 
     It is also the fake implementation of `_set_similarities_op`, by which `torch.compile` traces it.
     """
@@ -259,7 +259,7 @@ def _set_similarities_gradient_op(
     iterations: int,
     is_mean: bool,
 ) -> list[Tensor]:
-    """Return the gradients of x and y from the gradient of the similarities, (n, m)."""
+    """Return the gradients of x and y from that of the similarities."""
     matching = SetMatching(temperature, row_damping, column_damping, iterations, is_mean)
     d_x, d_y = torch.zeros_like(x), torch.zeros_like(y)
     with autocast_disabled(x):
@@ -289,7 +289,7 @@ def _set_similarities_gradient_op_fake(x: Tensor, y: Tensor, *others: Any) -> li
 
 
 def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    """Save both sets, the argmax positions and the settings of `_set_similarities_op` for its gradient."""
+    """Save the inputs and argmax positions of `_set_similarities_op`."""
     x, y, *matching = inputs
     ctx.save_for_backward(x, y, output[1])
     ctx.matching = SetMatching(*matching)
@@ -297,7 +297,7 @@ def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) 
 
 
 def _set_similarities_backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Tensor | None, ...]:
-    """Return the gradients of the inputs of `_set_similarities_op`, themselves differentiable if grad is enabled."""
+    """Return the gradients of the inputs of `_set_similarities_op`."""
     (x, y, positions), grad_output, rest = ctx.saved_tensors, grads[0], (None,) * len(ctx.matching)
     if grad_output is None:
         return None, None, *rest
@@ -316,7 +316,7 @@ _set_similarities_op.register_autograd(_set_similarities_backward, setup_context
 
 
 class _PaddedSetBlock(NamedTuple):
-    """Block of sets of similar size, each padded at its end to the size of the block's largest set.
+    """Block of sets that are padded to the size of its largest set.
 
     Attributes:
         set_indices: Index of each set of the block in the batch, (b,).
@@ -335,7 +335,7 @@ class _PaddedSetBlock(NamedTuple):
     sizes: Tensor
 
     def write_gradient(self, gradient: Tensor, out: Tensor) -> None:
-        """Write the gradient of the original vectors to `out`, (n, t, d), given that of the normalized vectors."""
+        """Write the gradient of the original vectors to `out`, (n, t, d)."""
         gradient = _backward_normalization_(gradient, self.units, self.divisors)
         out[self.set_indices[:, None], self.vector_positions] = gradient
 
@@ -347,16 +347,20 @@ def _backward_normalization_(gradient: Tensor, units: Tensor, divisors: Sequence
 
 
 def _nonpadding_mask(z: Tensor) -> Tensor:
-    """Return a mask of the vectors that are not padding, (n, t); an empty set keeps its first vector of zeros."""
+    """Return a mask of the vectors that are not padding, (n, t).
+
+    An empty set keeps its first vector of zeros.
+    """
     mask = z.any(2)
     first = torch.arange(z.shape[1], device=z.device) == 0
     return mask | (first & ~mask.any(1, keepdim=True))
 
 
 def _iter_size_sorted_blocks(z: Tensor, max_vectors: int) -> Iterator[_PaddedSetBlock]:
-    """Split sets, (n, t, d), into blocks of at most `max_vectors` vectors, unless one set has more.
+    """Yield blocks of sets, (n, t, d), of at most `max_vectors` vectors each.
 
-    Sets are taken in the order of their size, so that a block needs little padding.
+    A set of more vectors is a block of its own. Sets are taken in the order of their size, so that a block needs little
+    padding.
     """
     mask = _nonpadding_mask(z)
     sizes, order = mask.sum(1).sort(descending=True, stable=True)
@@ -377,7 +381,7 @@ def _iter_size_sorted_blocks(z: Tensor, max_vectors: int) -> Iterator[_PaddedSet
 
 
 class _CosineTile:
-    """Cosines of the vectors of b row sets with those of c column sets, (b, t, c, s), and the matching of the sets."""
+    """Cosines, (b, t, c, s), of b row sets and c column sets, and their matching."""
 
     def __init__(self, rows: _PaddedSetBlock, columns: _PaddedSetBlock, matching: SetMatching) -> None:
         products = rows.units.flatten(0, 1) @ columns.units.flatten(0, 1).T
@@ -390,7 +394,7 @@ class _CosineTile:
             self.cosines.masked_fill_(self.b == 0, -torch.inf)
 
     def run_half_steps(self) -> _CosineTile:
-        """Run the half-steps for all pairs of sets at once, as products of vectors with the kernel of the cosines.
+        """Run the half-steps for all pairs of sets at once.
 
         The kernel is e^((cosine - shift) / temperature). Without steps on columns the shift is the maximum of each row,
         so that nothing vanishes at any temperature. With such steps it is 1, and the temperature is bounded from below.
@@ -413,7 +417,7 @@ class _CosineTile:
         return self
 
     def matching_similarities(self) -> Tensor:
-        """Return the similarity of each pair of matched sets, (b, c), computed from the last potentials."""
+        """Return the similarity of each pair of sets, (b, c), after the half-steps."""
         total = (self.matching.row_dual_terms(self.row_potentials[-1]) * self.a).sum(1)
         if self.column_sums:
             total = total + (self.matching.column_dual_terms(self.scalings[-1].log()) * self.b).sum(2)
@@ -421,10 +425,11 @@ class _CosineTile:
         return value
 
     def cosine_gradient(self, grad_output: Tensor) -> Tensor:
-        """Return the gradient of the cosines, (b, t, c, s), given the gradient of the similarities, (b, c).
+        """Return the gradient of the cosines, (b, t, c, s).
 
-        The half-steps are run through in reverse, with vectors only. Each contributes a factor per row vector times a
-        factor per column vector to the gradient of the kernel.
+        `grad_output` is the gradient of the similarities, (b, c). The half-steps are run through in reverse, with
+        vectors only. Each contributes a factor per row vector times a factor per column vector to the gradient of the
+        kernel.
         """
         matching, (row_ratio, column_ratio) = self.matching, self.matching.temperature_to_price_ratios
         # Minus tau from the value, and 1 / tau from the kernel, cancel.
@@ -452,7 +457,7 @@ class _CosineTile:
 def _write_max_sim_gradient(
     x: Tensor, y: Tensor, positions: Tensor, grad_output: Tensor, is_mean: bool, d_x: Tensor, d_y: Tensor
 ) -> None:
-    """Write the gradients of MaxSim into d_x and d_y, from the positions of the maxima.
+    """Write the gradients of MaxSim into d_x and d_y.
 
     Each maximum is one vector of x times one of y. A vector of x sums over the columns; a vector of y over the entries
     that are sorted by it.
@@ -482,7 +487,7 @@ def _write_max_sim_gradient(
 
 
 def _dense_set_similarities(x: Tensor, y: Tensor, matching: SetMatching) -> Tensor:
-    """Compute the similarities of sets in plain PyTorch on all pairs of vectors, (n, m, t, s).
+    """Return similarities of sets by plain PyTorch, in O(n m t s) memory.
 
     It serves `torch.func` and second derivatives, and is the reference in tests.
     """

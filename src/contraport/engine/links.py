@@ -1,4 +1,4 @@
-"""Link functions h, applied to each negative cost T to give the logarithm of a kernel K: log K = h(T).
+"""Link functions h from a negative cost T to log K = h(T).
 
 T is minus a cost in some unit, so that T <= 0 up to rounding wherever the cost is a distance.
 """
@@ -17,14 +17,14 @@ from contraport.engine.autograd import vjp
 
 
 class Link(ABC):
-    """Base class of link functions: an elementwise function h(T) and its derivative."""
+    """Base class of link functions, with their value h(T) and derivative."""
 
     @abstractmethod
     def value(self, t: Tensor) -> Tensor:
-        """Apply the link function h to each element of T; differentiable."""
+        """Return the link function h(T), differentiable."""
 
     def derivative(self, t: Tensor) -> Tensor:
-        """Return the derivative h'(T) elementwise; it is 0 where h(T) is minus infinity."""
+        """Return the derivative h'(T), 0 where h(T) is minus infinity."""
         (slope,) = vjp(self.value, [t], torch.ones_like(t))
         # Where h(T) is minus infinity, the derivative of an inner function may be infinite or NaN.
         return torch.zeros_like(t) if slope is None else torch.where(self.value(t) == -torch.inf, 0, slope)
@@ -32,7 +32,7 @@ class Link(ABC):
 
 @dataclass(frozen=True)
 class PolynomialTailLink(Link):
-    """Link of kernels with polynomial tails: h(T) = -power log(1 - T)."""
+    """Link of kernels with polynomial tails, h(T) = -power log(1 - T)."""
 
     power: float
 
@@ -45,7 +45,7 @@ class PolynomialTailLink(Link):
 
 @dataclass(frozen=True)
 class PoweredCostLink(Link):
-    """Link for a power of the cost: h(T) = -(-T)^power."""
+    """Link for a power of the cost, h(T) = -(-T)^power."""
 
     power: float
 
@@ -60,7 +60,7 @@ class PoweredCostLink(Link):
 
 @dataclass(frozen=True)
 class DoubledLink(Link):
-    """Link that squares a kernel by doubling the inner link: h(T) = 2 h_inner(T)."""
+    """Link that squares a kernel, h(T) = 2 h_inner(T)."""
 
     inner: Link
 
@@ -73,9 +73,10 @@ class DoubledLink(Link):
 
 @dataclass(frozen=True)
 class LinkPlusLogCost(Link):
-    """Link that multiplies an inner kernel by the cost: h(T) = h_inner(T) + log(cost_at_zero - T).
+    """Link that multiplies a kernel by its cost.
 
-    It is minus infinity, without gradient, where the cost is not positive.
+    It is h(T) = h_inner(T) + log(cost_at_zero - T). It is minus infinity, without gradient, where the cost is not
+    positive.
     """
 
     inner: Link | None
@@ -90,7 +91,7 @@ class LinkPlusLogCost(Link):
 
 @dataclass(frozen=True)
 class LogSoftplus(Link):
-    """Link of the logistic loss of negative pairs: h(T) = log log(1 + e^T)."""
+    """Link of the logistic loss, h(T) = log log(1 + e^T)."""
 
     def value(self, t: Tensor) -> Tensor:
         # Below -37, log(1 + e^T) is e^T in double precision, and may underflow: its logarithm is T itself. e^-37 is
@@ -101,7 +102,7 @@ class LogSoftplus(Link):
 
 @dataclass(frozen=True)
 class LogOfFunction(Link):
-    """Link of a function psi: h(T) = log psi(T); minus infinity, without gradient, where psi is not positive."""
+    """Link h(T) = log psi(T), minus infinity where psi is not positive."""
 
     psi: Callable[[Tensor], Tensor]
 
@@ -113,7 +114,7 @@ class LogOfFunction(Link):
 
 @dataclass(frozen=True)
 class LogPower(Link):
-    """Link of a power: h(T) = power * log T; pairs with T <= 0 have no weight and no gradient."""
+    """Link h(T) = power * log T, minus infinity where T <= 0."""
 
     power: float = 1.0
 
@@ -123,7 +124,7 @@ class LogPower(Link):
 
 @dataclass(frozen=True)
 class LogOnePlusHinge(Link):
-    """Link of a power of the hinge max(1 + T, 0): h(T) = power * log(1 + T), minus infinity where T <= -1."""
+    """Link h(T) = power * log(1 + T), minus infinity where T <= -1."""
 
     power: float = 1.0
 

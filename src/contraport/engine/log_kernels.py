@@ -1,4 +1,4 @@
-"""Log-kernels: the logarithm of a kernel K between given rows and columns, as input of passes over all pairs.
+"""Logarithms of kernels between rows and columns, as input of the passes.
 
 Every built-in kernel has one normal form. Its logarithm is a pointwise link h of an affine function of the inner
 product::
@@ -37,10 +37,10 @@ Indices: TypeAlias = Tensor | slice
 
 
 class LinearOperator(Protocol):
-    """Protocol of linear operators: (N, M) matrices, dense or implicit, with products, row sums and slices."""
+    """Protocol of (N, M) matrices, dense or implicit, with products and row sums."""
 
     def apply(self, y: Tensor) -> Tensor:
-        """Multiply a tensor y, (M, ...), by the matrix W: return sum_j W_ij y_j, (N, ...)."""
+        """Return W y, (N, ...), for a tensor y, (M, ...)."""
 
     def row_mass(self) -> Tensor:
         """Return the sum of each row, (N,)."""
@@ -63,7 +63,9 @@ class LinearOperator(Protocol):
     weighted_row_sums="row_inner_products",
 )
 class LogKernel(ABC):
-    """Base class of log-kernels: log K between N rows and M columns, computed on demand by tiles or entries.
+    """Base class of log-kernels between N rows and M columns.
+
+    They are computed on demand, by tiles or entries.
 
     Attributes:
         link: Link function h in log K = h(T); None is the identity.
@@ -84,16 +86,19 @@ class LogKernel(ABC):
 
     @property
     def num_parameter_inputs(self) -> int:
-        """Number of inputs that are parameters, such as a learned temperature; they come last in `inputs`."""
+        """Number of inputs that are parameters, the last of `inputs`."""
         return 0
 
     @property
     def column_input_indices(self) -> tuple[int, ...]:
-        """Indices of the column inputs in `inputs`; each comes directly after the corresponding row input."""
+        """Indices of the column inputs in `inputs`.
+
+        Each comes directly after the corresponding row input.
+        """
         raise UsageError(f"exchange: 'ring' requires embeddings, got a {type(self).__name__}.", kind="exchange")
 
     def with_columns(self, values: Sequence[Tensor]) -> Self:
-        """Return the kernel between the same rows and new columns, given the new values of its column inputs."""
+        """Return the kernel with new values of its column inputs."""
         raise NotImplementedError
 
     @property
@@ -112,14 +117,14 @@ class LogKernel(ABC):
 
     @abstractmethod
     def with_link(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Self:
-        """Return the kernel with another link, applied to scale T + row_bias; T is the present link's argument."""
+        """Return the kernel with another link, applied to scale T + row_bias."""
 
     @abstractmethod
     def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Return log K of k single pairs, (k,), from their row and column indices."""
+        """Return log K of k single pairs, (k,)."""
 
     def gather_one_per_row(self, columns: Tensor, *, diagonal: bool = False) -> Tensor:
-        """Return one entry of each row of log K, (N,), at the column indices `columns`.
+        """Return log K of one column per row, (N,).
 
         Args:
             columns: one index per row.
@@ -129,12 +134,12 @@ class LogKernel(ABC):
 
     @property
     def is_always_finite(self) -> bool:
-        """True if log K is known to be finite for all pairs in exact arithmetic; it may still overflow."""
+        """True if log K is known to be finite unless it overflows."""
         return False
 
     @property
     def a_priori_absolute_bound(self) -> float:
-        """Bound on |log K| that is known without reading the embeddings, as for unit vectors; otherwise infinity."""
+        """Bound on |log K| without reading the embeddings, infinity if unknown."""
         return math.inf
 
     @abstractmethod
@@ -142,7 +147,7 @@ class LogKernel(ABC):
         """Return log K as an (N, M) tensor, differentiable by plain autograd."""
 
     def row_inner_products(self, weight: LinearOperator) -> Tensor:
-        """Return sum_j W_ij log K_ij for each row, (N,), where W is a matrix of weights; differentiable."""
+        """Return sum_j W_ij log K_ij for each row, (N,), differentiable."""
 
         def inner(rows: slice) -> Tensor:
             return (weight.take_rows(rows).dense() * self.take_rows(rows).dense()).sum(1)
@@ -150,47 +155,49 @@ class LogKernel(ABC):
         return checkpoint_row_blocks(inner, self.shape)
 
     def biases_outside_link(self) -> tuple[Tensor, Tensor]:
-        """Return the row and column biases, (N,) and (M,), that are added outside the link; zeros if there are none."""
+        """Return the row and column biases added after the link, (N,) and (M,)."""
         like, (n, m) = self.inputs[0], self.shape
         return like.new_zeros(n), like.new_zeros(m)
 
     def compute_bound_without_biases(self) -> float:
-        """Compute a bound on |log K| without biases from the embeddings; infinity if none is known."""
+        """Return a bound on |log K| without biases, infinity if unknown."""
         return math.inf
 
     @property
     def is_symmetric(self) -> bool:
-        """True if the kernel is symmetric because rows and columns are the same embeddings; False if unknown."""
+        """True if rows and columns are the same embeddings, False if unknown."""
         return False
 
     def to_flattenable(self) -> LogKernel:
-        """Return the same kernel in a form that `flatten` can split into tensors, without tensors that no pass uses.
+        """Return the same kernel in a form that `flatten` can split.
 
-        The scaled embeddings contain the temperature, so no pass reads it.
+        Tensors that no pass uses are left out. The scaled embeddings contain the temperature, so no pass reads it.
         """
         return self
 
     def with_operand_precision(self, dtype: torch.dtype) -> Self:
-        """Return a copy that multiplies embeddings in another precision; itself if it multiplies no embeddings."""
+        """Return a copy that multiplies embeddings, if any, in another precision."""
         return self
 
     @abstractmethod
     def tile_with_link_input(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return log K on a tile, without the biases added after the link, and the input T of the link.
+        """Return log K on a tile, and the input T of the link.
 
-        Log K and T may be one tensor, and either may be `out`, a buffer of the tile's shape.
+        Biases that are added after the link are left out. Log K and T may be one tensor, and either may be `out`, a
+        buffer of the tile's shape.
         """
 
     def exp_tile_without_biases(self, rows: slice, columns: slice, out: Tensor | None = None) -> Tensor:
-        """Return the kernel K without its biases on one tile, written to `out` if given.
+        """Return the kernel K without biases on a tile.
 
-        Its logarithm must be bounded, as no maximum is subtracted before the exponential.
+        It is written to `out` if given. Its logarithm must be bounded, as no maximum is subtracted before the
+        exponential.
         """
         return self.tile_with_link_input(rows, columns, out)[0].exp_()
 
     @abstractmethod
     def add_tile_gradients(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
-        """Add a tile's gradient of sum(weight * T) to the tensors in `gradients`; T is the argument of the link."""
+        """Add a tile's gradient of sum(weight * T) to `gradients`."""
 
     def _apply_link(self, t: Tensor) -> Tensor:
         """Return h(T), or T itself if there is no link."""
@@ -199,7 +206,7 @@ class LogKernel(ABC):
 
 @dataclass(frozen=True, eq=False)
 class InnerProductLogKernel(LogKernel):
-    """Log-kernel of an inner product plus biases: log K_ij = link(<x_i, y_j> + row_bias_i + column_bias_j).
+    """Log-kernel link(<x_i, y_j> + row_bias_i + column_bias_j) of scaled embeddings.
 
     Attributes:
         x: Scaled embeddings of the rows, (N, d).
@@ -293,12 +300,12 @@ class InnerProductLogKernel(LogKernel):
 
     @cached_property
     def _rounded_embeddings(self) -> tuple[Tensor, Tensor]:
-        """Embeddings of the rows and of the columns, rounded to the precision in which they are multiplied."""
+        """Row and column embeddings, rounded to the precision of products."""
         return self._round_operand(self.x.detach()), self._round_operand(self.y.detach())
 
     @cached_property
     def _x_times_log2e(self) -> Tensor:
-        """Row embeddings times log2(e), so that `exp2` can replace `exp`; on a CPU `exp2` is several times faster."""
+        """Row embeddings times log2(e), so that `exp2` can replace `exp`."""
         return self._round_operand(self.x.detach() * math.log2(math.e))
 
     def _round_operand(self, value: Tensor) -> Tensor:
@@ -372,7 +379,7 @@ class InnerProductLogKernel(LogKernel):
 
 
 def _pairwise_inner_products(column_bias: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Return <x_i, y_j> + column_bias_j of all pairs, (N, M); backward never uses autocast."""
+    """Return <x_i, y_j> + column_bias_j of all pairs, (N, M)."""
     if is_in_torch_func():
         return disable_autocast_in_backward(torch.addmm(column_bias, x, y.T))
     products: Tensor = _PairwiseInnerProducts.apply(column_bias, x, None if y is x else y)
@@ -380,7 +387,7 @@ def _pairwise_inner_products(column_bias: Tensor, x: Tensor, y: Tensor) -> Tenso
 
 
 class _PairwiseInnerProducts(torch.autograd.Function):
-    """Autograd function of bias + x y^T, or bias + x x^T if y is None; the gradient is computed without autocast."""
+    """Autograd function of bias + x y^T, or bias + x x^T if y is None."""
 
     @staticmethod
     def forward(ctx: Any, bias: Tensor, x: Tensor, y: Tensor | None) -> Tensor:
@@ -400,7 +407,7 @@ class _PairwiseInnerProducts(torch.autograd.Function):
 
 @dataclass(frozen=True, eq=False)
 class CallableLogKernel(LogKernel):
-    """Log-kernel of any differentiable cost: log K_ij = link(row_bias_i - scale cost(x_i, y_j) / temperature).
+    """Log-kernel of any cost, link(row_bias_i - scale cost(x_i, y_j) / temperature).
 
     Slower than the normal form. The parameters of a cost that is a module are inputs too and receive their gradient.
     """
@@ -436,7 +443,7 @@ class CallableLogKernel(LogKernel):
         return replace(self, cost=_FunctionalCost(self.cost, tuple(parameters), tuple(parameters.values())))
 
     def _parameter_inputs(self) -> tuple[Tensor, ...]:
-        """Return the temperature and the scale if they are tensors, and the parameters of the cost if it has any."""
+        """Return the temperature, scale and cost parameters that are tensors."""
         numbers = (v for v in (self.temperature, self.scale) if isinstance(v, Tensor))
         if isinstance(self.cost, _FunctionalCost):
             return *numbers, *self.cost.values
@@ -463,7 +470,7 @@ class CallableLogKernel(LogKernel):
         return replace(self, link=link, scale=self.scale * scale, row_bias=bias)
 
     def _negative_costs_in_units(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return -cost(x, y) / cost_unit of all pairs, (n, m); raise `UsageError` if the cost returns another shape."""
+        """Return -cost(x, y) / cost_unit of all pairs, (n, m), checked for shape."""
         value = self.cost(x, y)
         expected = (x.shape[0], y.shape[0])
         if not isinstance(value, Tensor) or value.shape != expected:
@@ -505,7 +512,7 @@ class CallableLogKernel(LogKernel):
                 gradient[part] += value
 
     def _tile_kernel_without_link(self, rows: slice, columns: slice) -> CallableLogKernel:
-        """Return the kernel between the rows and columns of a tile, without the link function."""
+        """Return the kernel of a tile, without the link."""
         return replace(self.take_rows(rows), y=self.y[columns], link=None)
 
 
@@ -537,7 +544,7 @@ class _TransposedCost(nn.Module):
 @accept_deprecated_keywords(cost_scale="cost_unit")
 @dataclass(frozen=True, eq=False)
 class MatrixLogKernel(LogKernel):
-    """Log-kernel given as an (N, M) matrix T, such as logits or the logarithm of a plan."""
+    """Log-kernel given as an (N, M) matrix T, such as logits."""
 
     matrix: Tensor
     link: Link | None = None

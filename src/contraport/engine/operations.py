@@ -1,4 +1,4 @@
-"""Public operations of the engine: Sinkhorn half-steps, log-sums, transport costs, and potentials at convergence.
+"""Public operations of the engine, such as Sinkhorn half-steps and log-sums.
 
 Each takes a geometry, chooses the backend for it, and is differentiable any number of times in all its arguments; see
 `contraport.engine.custom_op`.
@@ -32,7 +32,7 @@ def run_half_steps(
     initial: Sequence[Tensor] = (),
     empty_value: float = 0.0,
 ) -> list[Tensor]:
-    """Run Sinkhorn half-steps (row or column updates) and return the potential of each step.
+    """Run Sinkhorn half-steps and return the potential of each.
 
     Consecutive steps on different axes of which neither reads the other share one pass over the pairs.
 
@@ -108,9 +108,10 @@ def _log_sums(geometry: Geometry, axis: Axis, potential: Tensor | None) -> Tenso
 
 @dataclass(frozen=True, eq=False)
 class PlanSimilarityRowSumsOperation(OperationWithDenseForm):
-    """Operation that returns sum_j P_ij T_ij of each row, (N,), with P held fixed and T the log-kernel without a link.
+    """Row sums, (N,), of a fixed plan times the similarities.
 
-    Costs are these sums with another sign and unit; see `fixed_plan_row_costs`.
+    They are sum_j P_ij T_ij, with P held fixed and T the log-kernel without a link. Costs are these sums with another
+    sign and unit; see `fixed_plan_row_costs`.
     """
 
     f: Tensor
@@ -141,9 +142,9 @@ class PlanSimilarityRowSumsOperation(OperationWithDenseForm):
 
 
 def fixed_plan_row_costs(geometry: Geometry, f: Tensor, g: Tensor) -> Tensor:
-    """Return the transport cost of each row, sum_j P_ij C_ij, (N,), with gradients through the cost C alone.
+    """Return the transport cost of each row, (N,), under a fixed plan.
 
-    The plan P = exp(log K + f + g) is held fixed.
+    The cost is sum_j P_ij C_ij, with gradients through C alone. The plan P = exp(log K + f + g) is held fixed.
 
     Args:
         geometry: the pairs, (N, M).
@@ -156,7 +157,7 @@ def fixed_plan_row_costs(geometry: Geometry, f: Tensor, g: Tensor) -> Tensor:
 
 
 class ConvergedPotentials(NamedTuple):
-    """Potentials at convergence: f, (N,), and g, (M,), with the number of iterations (None under `torch.compile`)."""
+    """Converged potentials f, (N,), and g, (M,), with iterations (None under `torch.compile`)."""
 
     f: Tensor
     g: Tensor
@@ -170,9 +171,9 @@ def run_sinkhorn_to_convergence(
     iterations: int,
     relaxation: Relaxation | None = None,
 ) -> ConvergedPotentials:
-    """Run Sinkhorn half-steps to convergence and return the potentials, with gradients by implicit differentiation.
+    """Run Sinkhorn half-steps to convergence and return the potentials.
 
-    Unless relaxed, the masses of the columns are exact.
+    Gradients follow by implicit differentiation. Unless relaxed, the masses of the columns are exact.
 
     Args:
         geometry: the pairs, (N, M).

@@ -1,4 +1,4 @@
-"""Passes over all pairs: the few O(N M) sums that every backend implements, and from which all operations are built.
+"""Passes over all pairs, the few O(N M) sums that every backend implements.
 
 Each pass works on a geometry, S = log K with its masks:
 
@@ -32,7 +32,7 @@ RowAndColumnSums: TypeAlias = tuple[Tensor | None, Tensor | None]
 
 
 class WeightTerm(NamedTuple):
-    """One term of a matrix W of pair weights: exp(log K_ij + A_i + B_j) times a factor of the row or of the column.
+    """Pair weights exp(log K_ij + A_i + B_j) times a row or column factor.
 
     Attributes:
         row_exponents: Exponents A of the rows, (N,).
@@ -53,7 +53,7 @@ class WeightTerm(NamedTuple):
 
 
 class PairPasses(ABC):
-    """Base class of backends: passes over all pairs of one geometry, for one operation or its gradient.
+    """Base class of backends, which pass over all pairs of one geometry.
 
     A backend overrides `prepare` to prepare what its passes share.
 
@@ -86,20 +86,20 @@ class PairPasses(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Set the attributes that all passes of this object share; called at the end of the constructor."""
+        """Set the attributes that all passes share, at the end of the constructor."""
 
     def tensors_to_save(self) -> list[Tensor]:
-        """Return the tensors of the forward pass that the gradient reuses; by default none."""
+        """Return the tensors that the gradient reuses, none by default."""
         return []
 
     @staticmethod
     def allocate_saved_tensors(geometry: Geometry, processes: Processes) -> list[Tensor]:
-        """Return uninitialized tensors with the shapes of those that are saved, for tracing; sizes may be symbolic."""
+        """Return uninitialized tensors of the saved shapes, for tracing."""
         return []
 
     @abstractmethod
     def row_column_log_sums(self, column_potential: Tensor | None, row_potential: Tensor | None) -> RowAndColumnSums:
-        """Return the log-sum-exps of rows, (N,), and columns, (M,), of the log-kernel plus a potential, in one pass.
+        """Return the log-sum-exps of rows, (N,), and columns, (M,).
 
         Args:
             column_potential: potential, (M,), added in the log-sum of each row, or None to skip those of the rows.
@@ -108,7 +108,7 @@ class PairPasses(ABC):
 
     @abstractmethod
     def sum_over_factor_axes(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
-        """Return one vector per term: its weights summed over the rows if its factor is per row, else over columns.
+        """Return the weights of each term, summed over the axis of its factor.
 
         A term on ``"rows"`` gives sum_i exp(S_ij + A_i + B_j) u_i, (M,); one on ``"columns"`` the sum over j, (N,). At
         most one term may be on each axis.
@@ -118,23 +118,23 @@ class PairPasses(ABC):
     def input_grads(
         self, terms: Sequence[WeightTerm], needs_grad: Sequence[bool], *, without_link: bool = False
     ) -> list[Tensor | None]:
-        """Return the gradient of sum_ij W_ij log K_ij with respect to the inputs of the log-kernel; W is constant.
+        """Return the gradient of sum_ij W_ij log K_ij in the inputs of the log-kernel.
 
         Args:
-            terms: W is their sum.
+            terms: W is their sum, a constant.
             needs_grad: one flag per input of the log-kernel.
             without_link: return the gradient of sum_ij W_ij T_ij instead, T being S without its link.
         """
 
     @abstractmethod
     def plan_similarity_row_sums(self, f: Tensor, g: Tensor) -> Tensor:
-        """Return the row sums, (N,), of the plan times the similarities, sum_j P_ij T_ij, in one pass.
+        """Return the row sums, (N,), of the plan times the similarities.
 
-        The plan is P_ij = exp(S_ij + f_i + g_j), and T is S without its link.
+        They are sum_j P_ij T_ij, in one pass. The plan is P_ij = exp(S_ij + f_i + g_j), and T is S without its link.
         """
 
     def _scale_gradients_for_averaging(self, gradients: list[Tensor | None]) -> list[Tensor | None]:
-        """Scale this process's part of the gradient so that the mean over processes is the whole gradient.
+        """Scale a part of the gradient so that processes average to the whole.
 
         Inputs that belong to no row or column (parameters of a learned cost) are replicated, so they get the whole
         gradient on every process.
@@ -152,9 +152,9 @@ class PairPasses(ABC):
 
 
 class DensePairPasses(PairPasses):
-    """Dense backend: passes on the whole (N, M) matrix. It is the reference, and the fastest for small batches.
+    """Dense backend on the whole (N, M) matrix, fastest for small batches.
 
-    Every process does all the work.
+    It is the reference of the others. Every process does all the work.
     """
 
     description: ClassVar[str] = "one (N, M) matrix and plain autograd: the reference, fastest for small batches"
@@ -187,6 +187,6 @@ class DensePairPasses(PairPasses):
         return (plan * self.log_kernel.with_link(None).dense()).sum(1)
 
     def _dense_weight(self, term: WeightTerm) -> Tensor:
-        """Return the weights of a term, (N, M): its factor times exp(log K + row exponent + column exponent)."""
+        """Return the weights of a term as an (N, M) matrix."""
         factor = term.factor[:, None] if term.factor_axis == "rows" else term.factor
         return torch.exp(self.s + term.row_exponents[:, None] + term.column_exponents) * factor

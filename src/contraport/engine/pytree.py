@@ -1,4 +1,4 @@
-"""Flattening of nested values into a list of tensors and a hashable structure, as torch operators require.
+"""Flattening of nested values into tensors and a hashable structure.
 
 `flatten` and `unflatten` work on tensors, tuples, named tuples, dataclasses of such values, and constants. They differ
 from `torch.utils._pytree` in that a tensor that occurs several times stays one tensor, and that the rest is hashable.
@@ -16,7 +16,7 @@ TreeStructure: TypeAlias = Any
 
 
 def flatten(value: Any, tensors: list[Tensor]) -> TreeStructure:
-    """Flatten a nested value: append its tensors to a list, and return the rest as a hashable structure.
+    """Append a value's tensors to a list, and return the rest as structure.
 
     A tensor that occurs several times is appended once, so that `unflatten` restores identity: symmetric problems are
     recognized by rows and columns being the same tensor.
@@ -62,7 +62,7 @@ def unflatten(structure: TreeStructure, tensors: Sequence[Tensor]) -> Any:
 
 
 def _get_field_names(kind: type) -> tuple[str, ...] | None:
-    """Return the field names of a named tuple or dataclass; None for types that are kept as constants."""
+    """Return the field names of a named tuple or dataclass, None otherwise."""
     if issubclass(kind, tuple):
         return getattr(kind, "_fields", None)
     names: tuple[str, ...] | None = getattr(kind, "__match_args__", None)

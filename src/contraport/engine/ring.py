@@ -1,4 +1,4 @@
-"""Ring: log-kernel and passes over pairs whose embeddings stay on the process that computed them.
+"""Log-kernel and passes over pairs whose embeddings stay on their process.
 
 Each process has its own rows and columns; the blocks of columns travel around a ring of processes. One visit is the
 rectangle between the own rows and the block that is present: an ordinary geometry, whose passes are those of any
@@ -38,7 +38,7 @@ _SINGLE_PROCESS = Processes()
 
 
 class Shards(NamedTuple):
-    """Distribution of the rows (or columns) of a block over processes.
+    """Distribution of a block's rows (or columns) over processes.
 
     Attributes:
         sizes: Number of rows of each process.
@@ -52,7 +52,7 @@ class Shards(NamedTuple):
 
     @classmethod
     def assign_rows_by_item(cls, item_of_row: Tensor, items_per_process: tuple[int, ...]) -> Shards:
-        """Assign each row to the process that holds the item of the row.
+        """Assign each row to the process that holds its item.
 
         Args:
             item_of_row: index of the item of each row, (N,), counted over all processes.
@@ -67,24 +67,24 @@ class Shards(NamedTuple):
         return cls(sizes, order, order.argsort())
 
     def first_row(self, rank: int) -> int:
-        """Return the position of a process's first row in owner order: the number of rows on lower ranks."""
+        """Return the position of a process's first row in owner order."""
         return sum(self.sizes[:rank])
 
     def to_owner_order(self, value: Tensor) -> Tensor:
-        """Reorder a vector of all rows, (N,), by the rank of the process that owns each row."""
+        """Sort a vector of all rows, (N,), by the rank of the owning process."""
         return value if self.order is None else value[self.order]
 
     def to_row_order(self, value: Tensor) -> Tensor:
-        """Undo `to_owner_order`: permute a vector of all rows, (N,), back to the order of the block's rows."""
+        """Undo `to_owner_order` on a vector of all rows, (N,)."""
         return value if self.inverse_order is None else value[self.inverse_order]
 
     def row_indices(self, slice_in_owner_order: slice) -> Indices:
-        """Return the indices of the rows that a slice selects from the rows sorted by owning process."""
+        """Return the row indices in a slice of the rows sorted by owner."""
         return slice_in_owner_order if self.order is None else self.order[slice_in_owner_order]
 
 
 class RingVisit(NamedTuple):
-    """Rectangle of pairs between the rows of this process and the block of columns that it now holds.
+    """Pairs of this process's rows and the block of columns it now holds.
 
     Attributes:
         owner: Rank of the process that owns the columns.
@@ -107,7 +107,7 @@ class RingVisit(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RingLogKernel(LogKernel):
-    """Log-kernel between the rows and columns of all processes, of which each process holds only its own.
+    """Log-kernel over all processes, each of which holds only its own part.
 
     Gradients follow `contraport.distributed`: that of an own embedding is the whole gradient times the number of
     processes.
@@ -206,7 +206,7 @@ class RingLogKernel(LogKernel):
         return self.row_shards.to_row_order(self.processes.gather(own, self.row_shards.sizes))
 
     def _raise_unsupported(self, *_: Any, **__: Any) -> NoReturn:
-        """Raise `UsageError`: the ring does not hold whole rows of the matrix of pairs."""
+        """Raise `UsageError` because the ring does not hold whole rows."""
         raise UsageError(
             "exchange: 'ring' does not hold whole rows of the matrix of pairs; this objective, a second derivative or "
             "an inspected plan requires them. Use contraport.engine.exchange('gather').",
@@ -216,7 +216,7 @@ class RingLogKernel(LogKernel):
     take_rows = dense = tile_with_link_input = add_tile_gradients = _raise_unsupported
 
     def start_exchange(self, *, with_gradient: bool, half_ring: bool) -> RingExchange:
-        """Start the exchange of the columns around the ring, or around half of it if the problem is symmetric."""
+        """Start to send the columns around the ring, or around half of it."""
         size = self.processes.size
         columns = [self.own.inputs[k].detach() for k in self.own.column_input_indices]
         block = torch.cat([v.flatten() for v in columns])  # embeddings and biases as one message
@@ -226,7 +226,7 @@ class RingLogKernel(LogKernel):
         return RingExchange(self.processes, block, sizes, hops, with_gradient=with_gradient)
 
     def iter_visits(self, exchange: RingExchange, *, half_ring: bool = False) -> Iterator[RingVisit]:
-        """Yield a `RingVisit` for each block of columns; with `half_ring`, only one of (i, j) and (j, i) is visited."""
+        """Yield a visit for each block of columns, of half the pairs if `half_ring`."""
         rank, size = self.processes
         top = self.row_shards.first_row(rank)
         for owner, block in exchange.iterate_blocks():
@@ -257,7 +257,7 @@ class RingLogKernel(LogKernel):
     def add_column_gradients(
         self, exchange: RingExchange, visit: RingVisit, gradients: Sequence[Tensor | None]
     ) -> None:
-        """Add the gradients of the visiting columns to the tensor that travels around the ring with these columns."""
+        """Add the gradients of the visiting columns to those that travel with them."""
         if exchange.with_gradient and any(gradients[k] is not None for k in self.own.column_input_indices):
             parts = self._unpack_block(exchange.gradient_accumulator, visit.owner)
             for k, part in zip(self.own.column_input_indices, parts, strict=True):
@@ -265,12 +265,12 @@ class RingLogKernel(LogKernel):
                     part[visit.local_columns] += value
 
     def list_indexed_column_gradients(self, exchange: RingExchange) -> list[tuple[int, Tensor]]:
-        """Return (input index, gradient) of each column input of this process; call it after the exchange."""
+        """Return (input index, gradient) of each own column input, after the exchange."""
         parts = self._unpack_block(exchange.gradient_accumulator, self.processes.rank)
         return list(zip(self.own.column_input_indices, parts, strict=True))
 
     def _unpack_block(self, block: Tensor, owner: int) -> list[Tensor]:
-        """Return the column inputs of the process `owner`, or their gradients, as views of a flat block."""
+        """Return an owner's column inputs, or their gradients, as views of a block."""
         count, parts, start = self.column_shards.sizes[owner], [], 0
         for k in self.own.column_input_indices:
             shape = count, *self.own.inputs[k].shape[1:]
@@ -280,7 +280,9 @@ class RingLogKernel(LogKernel):
 
 
 class RingPairPasses(PairPasses):
-    """Backend for embeddings that travel around a ring of processes; another backend computes each visiting block.
+    """Backend for embeddings that travel around a ring of processes.
+
+    Another backend computes each visiting block.
 
     Attributes:
         visit_passes_class: Backend of a visit.
@@ -376,7 +378,7 @@ class RingPairPasses(PairPasses):
         return self.rows.to_row_order(sums)
 
     def _iter_visits_with_passes(self, exchange: RingExchange | None = None) -> Iterator[tuple[RingVisit, PairPasses]]:
-        """Yield each visit (rows of this process and a block of columns) with the passes over its pairs.
+        """Yield each visit with the passes over its pairs.
 
         Without an exchange one is started, around half of the ring if the problem is symmetric.
         """
@@ -391,7 +393,7 @@ class RingPairPasses(PairPasses):
             yield visit, self.visit_passes_class(geometry, _SINGLE_PROCESS, (), self.operand_precision)
 
     def _terms_in_owner_order(self, terms: Sequence[WeightTerm]) -> list[WeightTerm]:
-        """Return the terms with their row and column vectors sorted by the process that owns the row or column."""
+        """Return the terms with their vectors sorted by owning process."""
         rows, columns = self.rows.to_owner_order, self.columns.to_owner_order
         return [
             WeightTerm(rows(a), columns(b), axis, rows(factor) if axis == "rows" else columns(factor))
@@ -399,7 +401,7 @@ class RingPairPasses(PairPasses):
         ]
 
     def _combine_log_sums(self, partial: Tensor | None, shards: Shards) -> Tensor | None:
-        """Return the log-sums over all processes, given those of this process, in the order of the rows or columns."""
+        """Combine the log-sums of all processes, in row or column order."""
         if partial is None:
             return None
         total = torch.ones_like(partial)
@@ -408,13 +410,13 @@ class RingPairPasses(PairPasses):
 
 
 def _add_log_sums_in_place(total: Tensor | None, part: slice, values: Tensor | None) -> None:
-    """Add log-sums to a range of total log-sums in place, by logaddexp; None is skipped."""
+    """Add log-sums to a range of `total` in place, by logaddexp."""
     if total is not None and values is not None:
         total[part] = torch.logaddexp(total[part], values)
 
 
 def _restrict_terms_to_visit(terms: Sequence[WeightTerm], visit: RingVisit) -> list[WeightTerm]:
-    """Slice the vectors of weight terms to the rows and columns that one step of the ring compares."""
+    """Return weight terms restricted to the rows and columns of a visit."""
     rows, columns = visit.rows, visit.columns
     return [
         WeightTerm(a[rows], b[columns], axis, factor[rows if axis == "rows" else columns])
@@ -423,7 +425,7 @@ def _restrict_terms_to_visit(terms: Sequence[WeightTerm], visit: RingVisit) -> l
 
 
 class _RowInnerProducts(torch.autograd.Function):
-    """Autograd function that returns sum_j W_ij log K_ij for each row of this process, (n,), with W a weight matrix."""
+    """Autograd function of sum_j W_ij log K_ij for each own row, (n,)."""
 
     @staticmethod
     def forward(ctx: Any, structure: TreeStructure, weight: LinearOperator, *tensors: Tensor) -> Tensor:
@@ -472,6 +474,6 @@ class _RowInnerProducts(torch.autograd.Function):
 
 
 def _restrict_weights_to_visit(weight: LinearOperator, ring: RingLogKernel, visit: RingVisit) -> LinearOperator:
-    """Return the part of a weight matrix for the rows and columns that one step of the ring compares."""
+    """Return a weight matrix restricted to the rows and columns of a visit."""
     rows = ring.row_shards.row_indices(visit.rows)
     return weight.take_rows_and_columns(rows, ring.column_shards.row_indices(visit.columns))
