@@ -237,7 +237,7 @@ def _set_similarities_op(
 
 @_set_similarities_op.register_fake
 def _allocate_scores_and_positions(x: Tensor, y: Tensor, temperature: float, *others: Any) -> list[Tensor]:
-    """Allocate the outputs of `_set_similarities_op`, without positions unless MaxSim.
+    """Allocate the outputs of `_set_similarities_op`, with positions for MaxSim only.
 
     It is also the fake implementation of `_set_similarities_op`, by which `torch.compile` traces it.
     """

@@ -226,7 +226,10 @@ class RingLogKernel(LogKernel):
         return RingExchange(self.processes, block, sizes, hops, with_gradient=with_gradient)
 
     def iter_visits(self, exchange: RingExchange, *, half_ring: bool = False) -> Iterator[RingVisit]:
-        """Yield a visit for each block of columns, of half the pairs if `half_ring`."""
+        """Yield a visit for each block of columns.
+
+        With `half_ring`, only one of (i, j) and (j, i) is visited.
+        """
         rank, size = self.processes
         top = self.row_shards.first_row(rank)
         for owner, block in exchange.iterate_blocks():

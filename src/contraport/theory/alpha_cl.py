@@ -1,4 +1,4 @@
-"""Theory of alpha-CL (Tian, 2022): contrastive covariance, and linear encoders that learn its top eigenvectors."""
+"""Theory of alpha-CL (Tian, 2022), from contrastive covariance to linear encoders."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class ContrastiveCovariance:
 
     @property
     def trace(self) -> float:
-        """Trace of the covariance: the energy of alpha-CL with the data themselves as embeddings."""
+        """Trace of the covariance, which is the energy of the data themselves."""
         return float(self.matrix.trace())
 
     def figure(self) -> Figure:
-        """Draw the covariance and its eigenvalues; negative eigenvalues mark directions of augmentation."""
+        """Draw the covariance and its eigenvalues, where negative ones mark augmentation directions."""
         figure, (left, right) = create_panels(2)
         draw_heatmap(left, self.matrix.detach(), signed=True)
         left.set_title("contrastive covariance")
@@ -130,7 +130,7 @@ def pair_weights(
     p: float = 4.0,
     gamma: float = 2.0,
 ) -> Tensor:
-    """Return the pair weights (2n, 2n) that alpha-CL or a pairwise loss gives to embeddings.
+    """Return the pair weights, (2n, 2n), of alpha-CL or a pairwise loss.
 
     The rows of alpha-CL sum to 1. Those of a loss phi(sum_j psi(d_i^2 - d_ij^2)) are phi' psi'(d_i^2 - d_ij^2), the
     derivatives in half the squared distances: with them held fixed, minus the energy has the gradient of the loss.
@@ -164,7 +164,7 @@ def pair_weights(
 
 
 class _SquaredDistanceWithPairShift(nn.Module):
-    """Cost function: half the squared distance of unit embeddings, plus a zero-valued parameter per pair.
+    """Cost of half the squared distance, plus a zero parameter per pair.
 
     The gradient of a loss in these parameters is its gradient in the costs.
 
@@ -181,7 +181,7 @@ class _SquaredDistanceWithPairShift(nn.Module):
 
 
 def _pair_weights_by_gradient(z0: Tensor, z1: Tensor, loss: Objective) -> Tensor:
-    """Return the pair weights of a loss, (2n, 2n), from its gradient with respect to the costs of the pairs."""
+    """Return a loss's pair weights, (2n, 2n), from its gradient in the costs."""
     is_pairwise = isinstance(loss, Objective) and isinstance(loss.constraint, Free) and isinstance(loss.kernel, Gibbs)
     is_pairwise = is_pairwise and loss.layout == pairwise().layout and loss.kernel.cost == "cosine"
     check(is_pairwise, f"loss: must be a loss of pairwise(..., negatives='both'), got {loss!r}.", "not_pairwise")
@@ -196,7 +196,7 @@ def _pair_weights_by_gradient(z0: Tensor, z1: Tensor, loss: Objective) -> Tensor
 
 
 def _build_negative_energy(weights: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """Build the loss of alpha-CL: the negative energy of unnormalized embeddings with the pair weights `weights`."""
+    """Build the loss of alpha-CL with fixed pair weights, the negative energy."""
     rows, columns, n = weights.sum(1), weights.sum(0), len(weights) // 2
 
     def negative_energy(z0: Tensor, z1: Tensor) -> Tensor:
@@ -211,7 +211,7 @@ def _build_negative_energy(weights: Tensor) -> Callable[[Tensor, Tensor], Tensor
 
 
 def _check_views(x0: Tensor, x1: Tensor, letter: str = "x") -> None:
-    """Raise `UsageError` unless both views have the same shape (n, d), with n at least 2.
+    """Raise `UsageError` unless both views are (n, d) with n >= 2.
 
     Messages name the views by `letter` and number, such as x0.
     """
@@ -222,7 +222,7 @@ def _check_views(x0: Tensor, x1: Tensor, letter: str = "x") -> None:
 
 
 def _resolve_pair_weights(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Tensor:
-    """Validate pair weights (2n, 2n) and convert them to double precision; None gives uniform weights."""
+    """Return validated pair weights, (2n, 2n), uniform for None."""
     _check_views(x0, x1)
     if alpha is None:
         alpha = pair_weights(x0.double(), x1.double(), regularizer="uniform")
@@ -241,7 +241,7 @@ def _resolve_pair_weights(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Tenso
 )
 @dataclass(frozen=True, eq=False)
 class LinearEncoderResult:
-    """Result of `train_linear_encoder`: weights, energy and principal angles by iteration.
+    """Weights, energy and principal angles of a trained linear encoder.
 
     Attributes:
         weight: weight matrix of the encoder, (k, d).
@@ -257,7 +257,7 @@ class LinearEncoderResult:
     principal_angles_by_iteration: Tensor
 
     def figure(self) -> Figure:
-        """Draw the relative gap to the largest energy, and the largest principal angle, over the iterations."""
+        """Draw the relative energy gap and the largest principal angle by iteration."""
         figure, (left, right) = create_panels(2)
         left.semilogy(1 - self.energy_by_iteration / self.max_energy, color=BLUE)
         left.set(title="energy below the sum of the top eigenvalues", xlabel="iteration", ylabel="relative gap")
@@ -271,9 +271,10 @@ class LinearEncoderResult:
 def train_linear_encoder(
     x0: Tensor, x1: Tensor, dimensions: int = 2, *, alpha: Tensor | None = None, iterations: int = 200, seed: int = 0
 ) -> LinearEncoderResult:
-    """Train a linear encoder by alpha-CL with fixed pair weights; the encoder learns principal components.
+    """Train a linear encoder by alpha-CL with fixed pair weights.
 
-    The rows of the encoder are orthonormal and converge to the top eigenvectors of the contrastive covariance.
+    The encoder learns principal components. The rows of the encoder are orthonormal and converge to the top
+    eigenvectors of the contrastive covariance.
 
     Args:
         x0: first views, (n, d).
@@ -329,7 +330,7 @@ def train_linear_encoder(
 )
 @dataclass(frozen=True, eq=False)
 class DeepLinearResult:
-    """Result of `train_deep_linear_encoder`: weights, energy, rank and alignment of the layers by iteration.
+    """Weights, energy, rank and alignment of a trained deep linear encoder.
 
     Attributes:
         layer_weights: weight matrices of the L layers after training, in the order they are applied.
@@ -353,7 +354,7 @@ class DeepLinearResult:
     filter_norm_deviation: float
 
     def figure(self) -> Figure:
-        """Draw the energy, how close each layer is to rank one, and the alignment of neighboring layers."""
+        """Draw the energy, and the rank and alignment of the layers."""
         figure, (left, middle, right) = create_panels(3)
         left.plot(self.energy_by_iteration, color=BLUE)
         left.axhline(self.max_energy, color=GREY, linestyle="--", label="largest eigenvalue")
@@ -383,7 +384,9 @@ def train_deep_linear_encoder(
     iterations: int = 300,
     seed: int = 0,
 ) -> DeepLinearResult:
-    """Train a deep linear encoder by alpha-CL with fixed pair weights; its layers align and become rank one.
+    """Train a deep linear encoder by alpha-CL with fixed pair weights.
+
+    Its layers align and become rank one.
 
     Args:
         x0: first views, (n, d).

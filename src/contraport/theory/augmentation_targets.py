@@ -1,4 +1,4 @@
-"""Target plans of two augmentations that need no domain knowledge: Gaussian noise and mixup."""
+"""Target plans of the augmentations Gaussian noise and mixup."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @keep_deprecated_attributes(noise_targets="noise_target_plans", mixup_targets="mixup_target_plans")
 @dataclass(frozen=True, eq=False)
 class AugmentationTargets:
-    """Target plans of noise and mixup augmentations for a Gaussian mixture, for each of several numbers of dimensions.
+    """Target plans of noise and mixup for a Gaussian mixture, by dimensions.
 
     Attributes:
         dimensions: number of dimensions of each space, (k,).
@@ -45,7 +45,7 @@ class AugmentationTargets:
     mixup_share_in_plane: Tensor
 
     def figure(self) -> Figure:
-        """Plot the share of displacement in the plane of the centers by number of dimensions; draw the target plans."""
+        """Draw the share of displacement in the centers' plane, and the target plans."""
         figure, (left, middle, right) = create_panels(3)
         shares = (("noise", self.noise_share_in_plane, ORANGE), ("mixup", self.mixup_share_in_plane, BLUE))
         for name, share, color in shares:
@@ -70,11 +70,11 @@ def compute_augmentation_targets(
     mix: float = 0.5,
     seed: int = 0,
 ) -> AugmentationTargets:
-    """Compute target plans of the augmentations noise and mixup: how likely one item is a view of another.
+    """Compute the target plans of the augmentations noise and mixup.
 
-    The noise target weighs y by an isotropic Gaussian density of y - x. The mixup target weighs y by the density of
-    mix (x' - x'') over the data, which for a Gaussian mixture is a Gaussian mixture again. The variance of the noise
-    equals the mean squared displacement by mixup.
+    An entry is how likely one item is a view of another. The noise target weighs y by an isotropic Gaussian density of
+    y - x. The mixup target weighs y by the density of mix (x' - x'') over the data, which for a Gaussian mixture is a
+    Gaussian mixture again. The variance of the noise equals the mean squared displacement by mixup.
 
     Args:
         dimensions: of the spaces, at least 2 each.
@@ -119,9 +119,9 @@ def compute_augmentation_targets(
 
 
 def _build_mixup_cost_function(centers: Tensor, sigma: float, mix: float) -> CostFunction:
-    """Build the cost function of mixup: minus the log density of a displacement, up to a constant.
+    """Build the mixup cost, minus the log density of a displacement.
 
-    The displacement of mixup is mix (x' - x'') for two points of the mixture.
+    A constant is left out. The displacement of mixup is mix (x' - x'') for two points of the mixture.
     """
     m, d = centers.shape
     moves = mix * (centers[:, None] - centers).reshape(m * m, d)
@@ -137,5 +137,5 @@ def _build_mixup_cost_function(centers: Tensor, sigma: float, mix: float) -> Cos
 
 
 def _row_plan_without_diagonal(x: Tensor, kernel: Gibbs) -> Tensor:
-    """Return a kernel matrix (n, n) between points, with a zero diagonal and each row scaled to the sum 1/n."""
+    """Return a kernel matrix, (n, n), without diagonal, with row sums 1/n."""
     return Objective(WithinView(), Gibbs("sqeuclidean"), Rows(), SoftNeighbors(x, kernel), KL()).target_plan(x)

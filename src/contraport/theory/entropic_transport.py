@@ -1,4 +1,4 @@
-"""Entropic optimal transport: couplings on a line, plans between embeddings, and a linear program of three masses."""
+"""Entropic optimal transport in small examples, such as couplings on a line."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @keep_deprecated_attributes(error="marginal_error")
 class Coupling(NamedTuple):
-    """Transport plan between two distributions on a line, with its cost, entropy and marginal error.
+    """Transport plan between two distributions on a line, with its cost.
 
     Attributes:
         plan: transport plan P, (N, M).
@@ -76,7 +76,7 @@ class Couplings1D:
     y: Tensor
 
     def figure(self) -> Figure:
-        """Draw all couplings with their marginals: exact, by temperature, and by number of iterations."""
+        """Draw the exact and entropic couplings with their marginals."""
         lowest = min(self.by_temperature)
         plans = {f"exact\ncost {self.exact.cost:.4f}": self.exact.plan}
         for temperature, one in sorted(self.by_temperature.items()):
@@ -89,7 +89,7 @@ class Couplings1D:
         return couplings(plans, self.a, self.b, width=2.9 * columns)
 
     def arrow_figure(self) -> Figure:
-        """Draw the exact and the entropic couplings as arrows from each position x to its mean target position."""
+        """Draw each coupling as arrows from positions to their mean targets."""
         plans = {"exact": self.exact.plan}
         plans |= {f"temperature {value:g}": one.plan for value, one in sorted(self.by_temperature.items())}
         return barycentric_maps_1d(plans, self.x, self.y, width=2.9 * len(plans))
@@ -162,14 +162,14 @@ def compute_couplings_1d(
 
 
 def _check_temperatures(temperatures: Sequence[float]) -> None:
-    """Raise `UsageError` unless the temperatures are a list of at least one positive number."""
+    """Raise `UsageError` unless the temperatures are positive, at least one."""
     check_nonempty_sequence("temperatures", temperatures, "a list of at least one positive number")
     for temperature in temperatures:
         check_positive("temperatures", temperature)
 
 
 def _normalize_masses(name: str, masses: Tensor) -> Tensor:
-    """Validate positive masses (n,) and scale them in double precision to the sum 1."""
+    """Return validated masses, (n,), in double precision with sum 1."""
     good = is_dense_real_tensor(masses) and masses.ndim == 1 and len(masses) > 0
     check(good, f"{name}: must be a tensor (n,) of masses, got {type_and_shape(masses)}.", "shape")
     check_all_values(name, masses, (masses > 0) & torch.isfinite(masses), "positive finite masses")
@@ -178,7 +178,7 @@ def _normalize_masses(name: str, masses: Tensor) -> Tensor:
 
 
 def _resolve_position_column(name: str, positions: Tensor | None, masses: Tensor) -> Tensor:
-    """Return `positions` as a column (n, 1), or evenly spaced ones if None; raise `UsageError` for a wrong shape."""
+    """Return validated positions as a column, (n, 1), evenly spaced for None."""
     if positions is None:
         return torch.linspace(0, 1, len(masses), dtype=torch.float64)[:, None]
     good = is_dense_real_tensor(positions) and positions.shape == masses.shape
@@ -194,7 +194,7 @@ def _resolve_position_column(name: str, positions: Tensor | None, masses: Tensor
     columns_used="effective_num_columns",
 )
 class PlanWithStatistics(NamedTuple):
-    """Transport plan between two sets of embeddings, with statistics of its masses.
+    """Transport plan between two sets of embeddings, with its statistics.
 
     Attributes:
         plan: transport plan, (N, M).
@@ -227,9 +227,10 @@ class ConstraintComparison:
     plans_by_constraint: Mapping[str, PlanWithStatistics]
 
     def figure(self) -> Figure:
-        """Draw each plan as lines whose width is the mass: blue between true pairs, orange between others.
+        """Draw each plan as lines whose width is the mass.
 
-        The area of a dot is the mass of a row or column, that of its ring the mass it should have.
+        Lines are blue between true pairs, orange between others. The area of a dot is the mass of a row or column, that
+        of its ring the mass it should have.
         """
         figure, axes = create_panels(len(self.plans_by_constraint), 3.6, ratio=0.85)
         for ax, (name, one) in zip(axes, self.plans_by_constraint.items(), strict=True):
@@ -245,10 +246,11 @@ class ConstraintComparison:
 def compare_constraints(
     z0: Tensor, z1: Tensor, partners: Tensor | None = None, *, temperature: float = 0.1, relaxation: float = 0.1
 ) -> ConstraintComparison:
-    """Match two sets of embeddings by cosine under three constraints: rows only, balanced and unbalanced.
+    """Match two sets of embeddings by cosine under three constraints.
 
-    With rows only, several rows may choose the same column, a hub. A balanced plan uses every column equally, so a row
-    whose nearest column is taken moves to another one. An unbalanced plan drops mass that fits nowhere.
+    They are rows only, balanced and unbalanced. With rows only, several rows may choose the same column, a hub. A
+    balanced plan uses every column equally, so a row whose nearest column is taken moves to another one. An unbalanced
+    plan drops mass that fits nowhere.
 
     Args:
         z0: embeddings, (N, d), of any length.
@@ -329,7 +331,7 @@ class EntropicPath:
     unregularized_solution: Tensor
 
     def figure(self) -> Figure:
-        """Draw the objective on the triangle of masses at some temperatures, with the minima at all temperatures."""
+        """Draw the objective on a triangle at some temperatures, with all minima."""
         chosen = torch.linspace(0, len(self.temperatures) - 1, 4).round().long()[1:].unique()  # beside temperature 0
         figure, axes = create_panels(1 + len(chosen), 2.9, ratio=1.0)
         _draw_triangle(axes[0], self.costs, 0.0, self.unregularized_solution, self.solutions)
@@ -344,11 +346,11 @@ class EntropicPath:
 def solve_entropic_program(
     costs: Sequence[float] | Tensor = (0.0, 0.3, 1.0), temperatures: Sequence[float] | None = None
 ) -> EntropicPath:
-    """Solve a linear program over three masses that sum to 1, with an entropy term of increasing weight.
+    """Solve a linear program over three masses, at several entropy weights.
 
-    Without entropy the optimum is a corner. With entropy every mass is positive: the optimum leaves the boundary and
-    moves to the middle as the temperature grows. The pairs of a plan behave alike; the solver is the constraint
-    `Simplex`.
+    The masses sum to 1. Without entropy the optimum is a corner. With entropy every mass is positive: the optimum
+    leaves the boundary and moves to the middle as the temperature grows. The pairs of a plan behave alike; the solver
+    is the constraint `Simplex`.
 
     Args:
         costs: c, three numbers.
@@ -390,7 +392,7 @@ def solve_entropic_program(
 
 
 def _draw_triangle(ax: Axes, costs: Tensor, temperature: float, optimum: Tensor, optima_path: Tensor) -> None:
-    """Draw contours of an entropic objective on the triangle of masses, its optimum, and a path of optima."""
+    """Draw an entropic objective on the triangle of masses, with optima."""
     steps = 60
     counts = [(i, j, steps - i - j) for i in range(steps + 1) for j in range(steps + 1 - i)]
     masses = torch.tensor(counts, dtype=torch.float64) / steps

@@ -1,4 +1,4 @@
-"""Geometry of learned representations: dimensional collapse, and cosines within and between classes."""
+"""Dimensional collapse of representations, and cosines within and between classes."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ def compare_collapse(
     iterations: int = 200,
     seed: int = 0,
 ) -> CollapseComparison:
-    """Train one encoder without a projector by several objectives and compare dimensional collapse.
+    """Compare the dimensional collapse of one encoder under several objectives.
 
-    A view of an item is the item with a random part of its coordinates set to zero. The encoder's last block is
-    residual. The untrained encoder is always part of the result.
+    The encoder is trained without a projector. A view of an item is the item with a random part of its coordinates set
+    to zero. The encoder's last block is residual. The untrained encoder is always part of the result.
 
     Args:
         x: the data, (n, d).
@@ -135,7 +135,7 @@ class _ResidualEncoder(nn.Module):
 
 @torch.random.fork_rng(devices=[])
 def _train_and_encode(x: Tensor, objective: Loss, features: int, masked: float, iterations: int, seed: int) -> Tensor:
-    """Train an encoder on masked views and return the representation of the unmasked items, (n, F)."""
+    """Train an encoder on masked views and return the items' representation, (n, F)."""
     seed_torch_generators(derive_torch_seed("theory.collapse", seed), "cpu")
     encoder = _ResidualEncoder(x.shape[1], features)
     optimizer = torch.optim.Adam(encoder.parameters(), 1e-3)
@@ -152,7 +152,7 @@ def _train_and_encode(x: Tensor, objective: Loss, features: int, masked: float, 
 @keep_deprecated_attributes(names="class_names", means="class_mean_cosines")
 @dataclass(frozen=True, eq=False)
 class ClassCosines:
-    """Cosines of all pairs of items, and their means for each pair of classes.
+    """Cosines of all pairs of items, with means by pair of classes.
 
     Attributes:
         cosines: cosine of each pair of items, (n, n), items sorted by label.
@@ -171,7 +171,7 @@ class ClassCosines:
     between: float
 
     def figure(self) -> Figure:
-        """Draw heatmaps of the cosines, with lines between the classes, and of the class means."""
+        """Draw heatmaps of the cosines and of their class means."""
         figure, (left, right) = create_panels(2, 3.5)
         sizes = self.labels.unique(return_counts=True)[1]
         ends = sizes.cumsum(0)
@@ -197,7 +197,7 @@ class ClassCosines:
 
 
 def compute_class_cosines(features: Tensor, labels: Tensor, names: Sequence[str] | None = None) -> ClassCosines:
-    """Compute the cosines of all pairs of items, and the mean cosines within and between classes.
+    """Compute the cosines of all pairs of items, and their class means.
 
     Args:
         features: (n, F), n >= 2.

@@ -1,4 +1,4 @@
-"""Toy data and optimizer of the theory studies: samples of a Gaussian mixture, and L-BFGS."""
+"""Gaussian mixture samples and L-BFGS for the theory studies."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ class MixtureSample(NamedTuple):
 def sample_gaussian_mixture(
     items: int = 250, dimensions: int = 2, components: int = 5, sigma: float = 0.1, *, seed: int = 0
 ) -> MixtureSample:
-    """Sample a Gaussian mixture whose centers lie evenly on the unit circle of the first two coordinates.
+    """Sample a Gaussian mixture with centers evenly on the unit circle.
+
+    The circle lies in the first two coordinates.
 
     Args:
         items: n; the components have equally many, up to one.
@@ -60,9 +62,9 @@ def sample_gaussian_mixture(
 
 
 def iterate_lbfgs(parameters: list[Tensor], objective: Callable[[], Tensor], iterations: int) -> Iterator[float]:
-    """Minimize a function by L-BFGS and yield its value at the start and after each iteration.
+    """Minimize a function by L-BFGS, yielding its value after each iteration.
 
-    It ends when the parameters stop moving.
+    The value at the start comes first. It ends when the parameters stop moving.
 
     The theorems are about optima, so the tolerances are zero: only the precision of float64 stops it.
 

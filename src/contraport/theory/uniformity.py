@@ -1,4 +1,4 @@
-"""Uniformity of embeddings on the sphere: points optimized without an encoder, and encoders onto the circle."""
+"""Uniformity of embeddings on the sphere, of free points and of encoders."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def measure_alignment_uniformity(z0: Tensor, z1: Tensor) -> AlignmentUniformity:
 
 
 class _CircleTrainingResult(NamedTuple):
-    """Embeddings of items and of two noisy views on the unit circle; metrics of the views before and after training."""
+    """Embeddings on the unit circle, with metrics before and after training."""
 
     clean_embeddings: Tensor
     view_embeddings: tuple[Tensor, Tensor]
@@ -61,7 +61,7 @@ class _CircleTrainingResult(NamedTuple):
 def _train_encoder_to_circle(
     loss: Loss, x: Tensor, *, noise: float, iterations: int, seed: int
 ) -> _CircleTrainingResult:
-    """Train an encoder that maps items (n, d) to the unit circle, from two noisy views of each item."""
+    """Train an encoder onto the unit circle from two noisy views."""
     check_type("objective", loss, Loss, "nt_xent()")
     check_nonnegative("noise", noise)
     check_integer("iterations", iterations, 0)
@@ -98,7 +98,7 @@ def _plot_unit_circle(ax: Axes) -> None:
 )
 @dataclass(frozen=True, eq=False)
 class UniformPoints:
-    """Free points on the unit sphere that minimize the uniformity loss of Wang and Isola.
+    """Points on the unit sphere that minimize the uniformity loss.
 
     Attributes:
         points: positions of the points, (n, d), unit length.
@@ -114,7 +114,7 @@ class UniformPoints:
     deviation_from_optimum: float | None
 
     def figure(self) -> Figure:
-        """Draw the points (d = 2) or the uniformity by iteration (d > 2), beside a heatmap of the points' cosines."""
+        """Draw the points, or the uniformity if d > 2, and the cosines."""
         figure, (left, right) = create_panels(2)
         points = self.points
         if points.shape[1] == 2:
@@ -133,9 +133,9 @@ class UniformPoints:
 def minimize_uniformity_loss(
     items: int, dimensions: int, *, temperature: float | None = None, iterations: int = 500, seed: int = 0
 ) -> UniformPoints:
-    """Minimize the uniformity loss of Wang and Isola over free points on the sphere.
+    """Minimize the uniformity loss of Wang and Isola over free points.
 
-    The optimum is a regular polygon for d = 2 and a simplex for d >= n - 1.
+    The points lie on the unit sphere. The optimum is a regular polygon for d = 2 and a simplex for d >= n - 1.
 
     Args:
         items: n, at least 2.
@@ -178,7 +178,7 @@ def minimize_uniformity_loss(
 @keep_deprecated_attributes(embeddings="clean_embeddings")
 @dataclass(frozen=True, eq=False)
 class FiveGaussiansResult:
-    """Result of `train_on_five_gaussians`: embeddings on the circle, their alignment and uniformity.
+    """Embeddings on the circle, with their alignment and uniformity.
 
     Attributes:
         data: points of the Gaussian mixture that were embedded.
@@ -197,7 +197,7 @@ class FiveGaussiansResult:
     untrained_uniformity: float
 
     def figure(self) -> Figure:
-        """Draw the data, the embeddings, and the sorted angles of embeddings against evenly spaced angles."""
+        """Draw data, embeddings and their sorted angles against evenly spaced ones."""
         figure, (left, middle, right) = create_panels(3)
         colors = [SERIES_COLORS[int(k) % len(SERIES_COLORS)] for k in self.data.component_indices]
         left.scatter(self.data.x[:, 0], self.data.x[:, 1], c=colors, s=8)
@@ -222,7 +222,9 @@ def train_on_five_gaussians(
     iterations: int = 1000,
     seed: int = 0,
 ) -> FiveGaussiansResult:
-    """Train an encoder that maps five Gaussians to the circle with nearly perfect alignment and uniformity.
+    """Train an encoder that maps five Gaussians to the circle.
+
+    Alignment and uniformity become nearly perfect.
 
     Args:
         objective: the loss to minimize; None: NT-Xent at temperature 0.5.
@@ -256,7 +258,7 @@ def train_on_five_gaussians(
     positive_share="positive_mass_share",
 )
 class PenaltyResult(NamedTuple):
-    """Embeddings, plan and metrics of an encoder that was trained with one factor of the uniformity penalty.
+    """Embeddings, plan and metrics for one factor of the uniformity penalty.
 
     Attributes:
         clean_embeddings: embeddings of the clean points, (n, 2), unit length.
@@ -288,7 +290,7 @@ class PenaltySweep:
     by_factor: Mapping[float, PenaltyResult]
 
     def figure(self) -> Figure:
-        """Draw the embeddings for each penalty factor, and below them the plans on a shared logarithmic color scale."""
+        """Draw the embeddings and the plans for each penalty factor."""
         count = len(self.by_factor)
         figure, axes = create_panels(2 * count, width=2.9 * count + 0.5, ratio=1.0)
         colors = [SERIES_COLORS[int(k) % len(SERIES_COLORS)] for k in self.data.component_indices]
@@ -318,9 +320,10 @@ def sweep_uniformity_penalty(
     iterations: int = 500,
     seed: int = 0,
 ) -> PenaltySweep:
-    """Train an encoder onto the circle by the IOT loss, once per factor of its uniformity penalty.
+    """Train an encoder by the IOT loss for several uniformity penalties.
 
-    The penalty is zero where all negatives have equal mass in the plan.
+    Each factor of the penalty trains its own encoder onto the circle. The penalty is zero where all negatives have
+    equal mass in the plan.
 
     Args:
         factors: of the penalty, nonnegative; 0 turns it off.
