@@ -410,10 +410,10 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 
 
 def _renumber_codes_and_names(
-    codes: Tensor | None, names: tuple[str, ...] | None, leading: tuple[str, ...] | None
+    codes: Tensor | None, names: tuple[str, ...] | None, leading_names: tuple[str, ...] | None
 ) -> tuple[Tensor | None, tuple[str, ...] | None]:
-    """Renumber category codes so that the names in `leading` come first."""
-    if codes is None or names is None or leading is None or names == leading:
+    """Renumber category codes so that `leading_names` come first."""
+    if codes is None or names is None or leading_names is None or names == leading_names:
         return codes, names
-    joined = tuple(dict.fromkeys([*leading, *names]))
+    joined = tuple(dict.fromkeys([*leading_names, *names]))
     return torch.tensor([joined.index(name) for name in names])[codes], joined

@@ -180,13 +180,15 @@ class ItemMetadata:
         view_index: int,
         view: UndecodedItemsOrStore,
         positions: Positions,
-        training: Positions,
+        training_positions: Positions,
         image_size: int | None,
     ) -> Store:
         """Build the store of one view, restricted to the items at `positions`."""
         if isinstance(view, Store):
             return view.subset(positions)
-        size = image_size or choose_image_size(view, self._select_positions_with_view(view_index, training).tolist())
+        size = image_size or choose_image_size(
+            view, self._select_positions_with_view(view_index, training_positions).tolist()
+        )
         if self.present is not None and len(having := self._select_positions_with_view(view_index, positions)) > 0:
             # A missing image is replaced by an existing one: it is never used, but a fetch has to decode something.
             positions = np.where(self.present[positions, view_index], positions, having[0])

@@ -47,7 +47,7 @@ Flipped.__module__ = "albumentations.core.composition"
 def test_transforms_depend_on_seed_epoch_and_position_only() -> None:
     dataset = from_arrays(IMAGES)
     state = torch.random.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
-    transformed = TransformedDataset(dataset, find_custom_transform(jittered), number=2, seed=3)
+    transformed = TransformedDataset(dataset, find_custom_transform(jittered), num_views=2, seed=3)
     (views,) = transformed.__getitems__([5, 2]).views
     assert views.shape == (2, 2, 3, 12, 12)
     assert not torch.equal(views[:, 0], views[:, 1])

@@ -69,7 +69,7 @@ def load_shards(data: str, split: str, image_size: int | None = None, test_fract
     The headers are read once; a batch then reads only its own bytes, in any order, and only the index is in memory.
     The path may be that of an archive, have braces as in ``train-{000..003}.tar``, or be that of a folder of archives.
     """
-    archives, held_out = _select_archives_with_test_mask(_list_archives(data), data)
+    archives, held_out = _list_archives_with_test_mask(data)
     samples: list[_Sample] = []
     ignored_counts = Counter[str]()
     for number, archive in enumerate(archives):
@@ -169,18 +169,6 @@ class ArchiveField(UndecodedItems):
         return f"{self.archive_paths[self.archive_indices[position]]}: {self.keys[position]}.{self.field}"
 
 
-def _list_archives(data: str) -> list[str]:
-    """List the archives of a path, a folder or a brace pattern."""
-    path = Path(data)
-    if path.is_dir():
-        return [str(path / file) for file in list_relative_paths(path, {".tar"})]
-    names = expand_braces(data)
-    missing = [name for name in names if not Path(name).is_file()]
-    message = f"data: {len(missing)} of {len(names)} archives of {data} are missing, first {''.join(missing[:1])}."
-    check(not missing, message, "not_found")
-    return names
-
-
 def expand_braces(pattern: str) -> list[str]:
     """Expand braces such as ``{000..003}`` (a range) or ``{a,b}`` (alternatives) in a name.
 
@@ -202,8 +190,18 @@ def expand_braces(pattern: str) -> list[str]:
     return ["".join(parts) for parts in itertools.product(*choices)]
 
 
-def _select_archives_with_test_mask(archives: list[str], data: str) -> tuple[list[str], np.ndarray]:
+def _list_archives_with_test_mask(data: str) -> tuple[list[str], np.ndarray]:
     """Return the archives of both splits, and the mask of the test archives."""
+    folder = Path(data)
+    if folder.is_dir():
+        archives = [str(folder / file) for file in list_relative_paths(folder, {".tar"})]
+    else:
+        archives = expand_braces(data)
+        missing = [name for name in archives if not Path(name).is_file()]
+        message = (
+            f"data: {len(missing)} of {len(archives)} archives of {data} are missing, first {''.join(missing[:1])}."
+        )
+        check(not missing, message, "not_found")
     names: list[str | None] = []
     for path in map(PurePath, archives):  # a test split is named by the beginning of the file name, or by the folder
         by_file = [name for name in TEST_SPLIT_NAMES if re.match(rf"{name}(s|ing|set)?(?![a-z])", path.name)]

@@ -51,8 +51,8 @@ class CustomTransform:
         """Name of the class or function."""
         return getattr(self.function, "__name__", type(self.function).__name__)
 
-    def draw_views(self, items: Tensor, number: int, seeds: Sequence[Sequence[int]]) -> Tensor:
-        """Return `number` random views of each item, seeded by item, ``(b, number, ...)``.
+    def draw_views(self, items: Tensor, num_views: int, seeds: Sequence[Sequence[int]]) -> Tensor:
+        """Return random views of each item, seeded by item, ``(b, num_views, ...)``.
 
         Raises:
             UsageError: the callable fails, or returns no array or tensor.
@@ -60,7 +60,7 @@ class CustomTransform:
         rows, of_albumentations = [], type(self.function).__module__.partition(".")[0].startswith("albumentations")
         for item, seed in zip(items, seeds, strict=True):
             views = []
-            for view in range(number):
+            for view in range(num_views):
                 with (
                     _fork_and_seed_generators(self.function, [*seed, view]),
                     self._translate_callable_errors("an item", item),
@@ -118,24 +118,24 @@ def find_custom_transform(augment: Any) -> CustomTransform | None:
 
 
 class TransformedDataset(Dataset):
-    """Dataset of `number` random views per item, made anew at each fetch.
+    """Dataset of several random views per item, made anew at each fetch.
 
-    A batch has one tensor ``(b, number, *shape)`` per stored view.
+    A batch has one tensor ``(b, num_views, *shape)`` per stored view.
 
     Args:
         dataset: the items.
         transform: the transform.
-        number: number of random views of each stored view.
+        num_views: number of random views of each stored view.
         seed: seed of the random numbers, together with the epoch, the item and the view.
     """
 
     is_in_memory = False  # each fetch runs the transform, so worker processes speed up the loading
 
-    def __init__(self, dataset: Dataset, transform: CustomTransform, *, number: int, seed: int) -> None:
+    def __init__(self, dataset: Dataset, transform: CustomTransform, *, num_views: int, seed: int) -> None:
         self.__dict__.update(dataset.__dict__)
         self._dataset = dataset
         self._transform = transform
-        self._number = number
+        self._num_views = num_views
         self._seed = seed
 
     def __getitems__(self, positions: list[int]) -> Batch:
@@ -143,7 +143,7 @@ class TransformedDataset(Dataset):
         batch = self._dataset.__getitems__(list(positions))
         epoch = getattr(positions, "epoch", 0)
         seeds = [[self._seed, epoch, position] for position in positions]
-        views = tuple(self._transform.draw_views(view, self._number, seeds) for view in batch.views)
+        views = tuple(self._transform.draw_views(view, self._num_views, seeds) for view in batch.views)
         return batch._replace(views=views)
 
 

@@ -203,7 +203,7 @@ def build_batch_loader(
     """Build the loader of the training batches."""
     if views.is_transform_applied_by_dataset and not isinstance(dataset, Stream):
         assert views.custom is not None
-        dataset = TransformedDataset(dataset, views.custom, number=views.num_views_per_source, seed=settings.seed)
+        dataset = TransformedDataset(dataset, views.custom, num_views=views.num_views_per_source, seed=settings.seed)
     return build_loader(
         dataset,
         settings.batch_size,
