@@ -75,7 +75,7 @@ class Auction:
             self._bid(rows, step)
 
     def _bid(self, rows: np.ndarray, step: float) -> None:
-        """Give columns to the highest bidders among `rows`, and raise their prices."""
+        """Give columns to the highest bidders among `rows`, and raise the columns' prices."""
         columns = self._columns[rows]
         profits = self._values[rows] - self.prices[columns]
         best = profits.max(1)

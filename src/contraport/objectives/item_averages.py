@@ -77,7 +77,7 @@ class ItemAverages(nn.Module):
 
 
 def should_update_averages(module: nn.Module) -> bool:
-    """Return whether calls update the averages, in training mode with gradients enabled."""
+    """Return whether a call updates averages, as in training with gradients enabled."""
     updates = module.training and torch.is_grad_enabled()
     if updates:
         check_not_in_torch_func("averages: those over the calls do not move", "the objective in evaluation, .eval()")

@@ -66,7 +66,7 @@ class TargetCost(KernelDivergence):
 
 @dataclass(frozen=True, repr=False)
 class KernelAttraction(KernelDivergence):
-    """Attraction by minus the mean kernel of the positives, -<t, K> (KCL).
+    """Attraction of the positives, minus their mean kernel, -<t, K> (KCL).
 
     The attraction vanishes for distant pairs.
 
@@ -89,7 +89,7 @@ class KernelAttraction(KernelDivergence):
 @keep_deprecated_attributes(sigma="weight_temperature")
 @dataclass(frozen=True, repr=False)
 class LogKernelAttraction(KernelDivergence):
-    """Attraction by minus the log of each item's kernel sum over views.
+    """Attraction of positives, minus the log of each item's kernel sum.
 
     For two views it is minus the log-kernel of the positive. With more, the most similar pairs of an item attract most.
 

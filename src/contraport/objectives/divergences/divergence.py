@@ -70,7 +70,7 @@ def replace_zeros_by_one(mass: Tensor) -> Tensor:
 
 
 def scale_rows_by_target_mass(result: BlockResult, values: Tensor) -> Tensor:
-    """Return one value per row times the row's target mass, (N,)."""
+    """Multiply one value per row by the row's target mass, (N,)."""
     a = result.target.row_mass()
     return a * torch.where((a > 0) & (values != -torch.inf), values, 0)
 

@@ -92,7 +92,7 @@ class NoiseContrastiveEstimation(nn.Module, KernelDivergence):
         self.register_buffer("log_normalizer", torch.tensor(math.nan))
 
     def forward(self, result: BlockResult) -> Tensor:
-        """Return the cross-entropy of each row, (N,), after updating the moving average."""
+        """Return the cross-entropy of each row, (N,)."""
         good = result.block.shape[1] > 1
         check(good, "z0: must have at least 2 items, or negatives=, as NCE needs noise, got 1.", "single_item")
         compared = result.block.pattern.compared_pairs().row_counts(result.plan.f)

@@ -102,7 +102,7 @@ class TargetPlan(ABC):
         return checkpoint_row_blocks(sum_block, plan.shape)
 
     def target_weighted_row_sums(self, plan: Plan, function_of_log_plan: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return row sums, (N,), of the target times a function of log P."""
+        """Return row sums, (N,), of target times a function of the log plan."""
         return self.row_sums_over_support(plan, lambda mass, log_plan: mass * function_of_log_plan(log_plan))
 
 
