@@ -131,7 +131,7 @@ def _merge_resumed_audit_options(explicit_options: dict[str, Any]) -> dict[str, 
 
 
 def _check_exports(options: AuditOptions, dataset: Dataset) -> None:
-    """Raise `UsageError` if the data do not support a requested cleaned copy."""
+    """Raise `UsageError` if a requested cleaned copy of the data is impossible."""
     edited = [form for form in options.requested_export_forms if form != "weigh"]
     if edited and dataset.entity_ids is not None and not isinstance(options.data, str | Path):
         message = f"{edited[0]}: requires the folder of a coupling, got a dataset in memory; select its pairs by "
@@ -222,7 +222,7 @@ def _audit_all_views(options: AuditOptions, dataset: Dataset, folder: Path) -> V
 
 
 def _list_pair_folder_names(view_names: Sequence[str]) -> list[str]:
-    """Return a folder name for each pair of views, from names or indices.
+    """Return a folder name for each pair of views, such as `ear-hand`.
 
     >>> _list_pair_folder_names(("ear", "right eye", "../hand")), _list_pair_folder_names(("a", "A", "b"))
     (['ear-right-eye', 'ear-hand', 'right-eye-hand'], ['0-1', '0-2', '1-2'])

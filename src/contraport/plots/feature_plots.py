@@ -53,7 +53,7 @@ def embedding(
     class_names: Sequence[str] | None = None,
     width: float = 4.4,
 ) -> Figure:
-    """Draw items as points in the plane, colored and named by class.
+    """Draw items as points in the plane, colored by class, with class names.
 
     Args:
         features: (n, 2), drawn as they are; (n, F), of which the first two principal components are drawn; or the
@@ -198,7 +198,7 @@ def nearest_items(
 
 
 def _draw_points_by_class(ax: Axes, points: Array, classes: Array | None, class_names: Sequence[str] | None) -> None:
-    """Draw points (n, 2) colored by class, with names of few classes."""
+    """Draw points (n, 2) colored by class, with class names unless too many."""
     effects = import_optional("matplotlib.patheffects", "report", "A figure")
     size = float(np.clip(3000 / len(points), 4, 30))
     if classes is None:
@@ -231,7 +231,7 @@ def _get_singular_values(source: Any) -> torch.Tensor:
 
 
 def _resolve_query_positions(queries: Sequence[int] | int, num_items: int) -> list[int]:
-    """Return query positions, evenly spaced if `queries` is their number."""
+    """Return query positions, evenly spaced ones if `queries` is a number."""
     if is_integer(queries):
         check_integer("queries", queries, most=num_items)
         return [round(place) for place in np.linspace(0, num_items - 1, queries)]

@@ -40,7 +40,7 @@ class LogScale(NamedTuple):
 
     @classmethod
     def from_matrices(cls, matrices: Iterable[Array]) -> LogScale | None:
-        """Build a color scale for several matrices, or None without positive mass.
+        """Build a color scale for several matrices, or None if all are zero.
 
         >>> LogScale.from_matrices([np.eye(2) / 2, np.full((2, 2), 1e-9)])
         LogScale(log10_low=-5.301..., log10_high=-0.301...)

@@ -171,7 +171,7 @@ class ApproximateFeatureIndex:
 
 
 def warn_of_slow_search(features: np.ndarray) -> None:
-    """Log a warning that recommends an index above a million rows."""
+    """Log a warning that recommends an index if rows exceed a million."""
     if len(features) > SLOW_SEARCH_ROWS:
         log.warning("Searching all %s rows. An index is faster: --index FILE builds it once.", f"{len(features):,}")
 

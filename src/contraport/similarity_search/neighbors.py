@@ -193,7 +193,7 @@ def search(arguments: dict[str, Any]) -> NearestItems:
 def _find_popularity_bonuses(
     options: ItemSearchOptions, run: RunFolder, model: Model, features: Features
 ) -> Tensor | None:
-    """Return bonuses for items with many training pairs, ``(n,)``, or None."""
+    """Return bonuses that grow with items' numbers of training pairs, or None."""
     if options.popularity == 0:
         return None
     settings, loader = run.settings(), SplitLoader(run.settings(), model)

@@ -171,7 +171,7 @@ class SelectingAuditCallback(Callback, ABC, Generic[AuditStateT]):
 
     @abstractmethod
     def describe_state(self) -> str:
-        """Describe the share of mismatches and the remaining data in a sentence."""
+        """Describe the share of mismatches and the data left to train on."""
 
     @abstractmethod
     def _compute_next_state(self, epoch: int) -> AuditStateT:
@@ -179,7 +179,7 @@ class SelectingAuditCallback(Callback, ABC, Generic[AuditStateT]):
 
     @property
     def _source_rows_and_keys(self) -> dict[str, np.ndarray]:
-        """Source `rows` of the items, and `keys` if they have keys."""
+        """Arrays `rows` and, if present, `keys` that identify the items."""
         keys = self._dataset.keys
         return {"rows": self._dataset.source_rows.numpy()} | (
             {} if keys is None else {"keys": np.array(keys, dtype=np.str_)}

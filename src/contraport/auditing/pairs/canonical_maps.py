@@ -134,7 +134,7 @@ def find_principal_directions(values: Rows, pool: Tensor, center: Tensor) -> Ten
 
 
 def truncated_svd(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a truncated SVD of a matrix as u, singular values, v.
+    """Return u, singular values and v of a truncated SVD.
 
     For a matrix ``(F, G)`` the shapes are ``(F, r)``, ``(r,)`` and ``(G, r)``. Values that are negligible for canonical
     correlations are left out. The vectors are eigenvectors of the symmetric product in double precision: a singular

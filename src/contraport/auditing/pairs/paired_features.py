@@ -226,7 +226,7 @@ class PairedFeatures:
         return items[top_products_and_indices(queries, select_rows(values, items), count)[1]]
 
     def neighbors_excluding_members(self, pairs: PairIndices) -> tuple[Tensor, Tensor]:
-        """Return both members' neighbors without the members themselves, ``(p, neighbors)`` each.
+        """Return neighbors of each pair's members, excluding these members, ``(p, neighbors)`` each.
 
         A member among the neighbors would confirm its own pair, or in a re-paired one the pair that it comes from.
         """
@@ -272,7 +272,7 @@ class PairedFeatures:
 
     @cached_property
     def _similarities_at_ranks(self) -> tuple[Tensor, Tensor]:
-        """Similarity to the reference item at each compared rank, ``(n, r)`` per view."""
+        """Similarity of each item to the references at selected ranks, ``(n, r)``."""
         if self._parent is not None:
             return self._parent._similarities_at_ranks
         references, thresholds_by_view = self.reference_sample_indices, []
@@ -304,7 +304,7 @@ class PairedFeatures:
 
     @cached_property
     def canonical_references_by_fold(self) -> tuple[tuple[tuple[Tensor, Tensor], ...], ...]:
-        """Canonical coordinates ``(r, k)`` of references by fold, powers and view."""
+        """Canonical coordinates of reference items by fold, weighting and view, ``(r, k)``."""
         centers, _, maps, correlations = self.cross_fitted_canonical_maps
         folds = []
         for fold_maps, weights in zip(maps, correlations, strict=True):
@@ -329,7 +329,7 @@ class PairedFeatures:
 
 
 def split_into_row_blocks(values: Tensor, width: int) -> tuple[Tensor, ...]:
-    """Split a tensor into blocks of rows, each row counting as `width` values."""
+    """Split a tensor into blocks of rows that fit the processor's cache."""
     blocks: tuple[Tensor, ...] = values.split(max(1, MAX_VALUES_PER_BLOCK // max(1, width)))
     return blocks
 
