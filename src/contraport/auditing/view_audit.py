@@ -120,6 +120,8 @@ class ViewAudit:
     def write_npz_without_flagged_views(self, dataset: Dataset, folder: Path, *, data: Any = None) -> Path:
         """Write `dropped.npz` with flagged views set to NaN, and return its path.
 
+        Training skips the views that are NaN.
+
         Args:
             dataset: the items.
             folder: folder of the file.
