@@ -227,7 +227,7 @@ def _parse_arguments_or_print_help(command: Command[...], name: str, argv: list[
 
 
 def _requires_parser(options: Sequence[Option], words: Sequence[str]) -> bool:
-    """Return whether a command line has flags or misplaced positional values."""
+    """Return whether a command line needs the full parser, as for flags."""
     if any(word.startswith("-") for word in words) or len(words) > len(options):
         return True
     if words and not all(option.is_cli_positional for option in options):

@@ -92,7 +92,7 @@ def _list_candidates(before: Sequence[str], prefix: str) -> Iterable[str]:
 
 
 def _list_annotation_values(annotation: Any) -> Iterable[str]:
-    """List the values of a `Literal` or bool annotation; none for other types."""
+    """List the values of an annotation that is a `Literal` or bool."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if annotation is bool:
         return ("true", "false")

@@ -80,7 +80,7 @@ def wrap_markdown(text: str, width: int) -> str:
 
 
 def _wrap_markdown_block(block: str, width: int) -> str:
-    """Wrap a paragraph or the items of a list; return other blocks unchanged."""
+    """Wrap a paragraph or list, and return other blocks unchanged."""
     inside = block.strip("\n")
     if not inside or inside.startswith(("#", "|", "<", "    ")):  # a heading, table, directive or code
         return block

@@ -123,7 +123,7 @@ def _machine_properties_by_name() -> dict[str, str]:
 
 
 def _package_versions_by_extra() -> dict[str, dict[str, str | None]]:
-    """Return versions of optional packages by extra and name; None if missing."""
+    """Return versions of optional packages by extra and name, None if missing."""
     extras: dict[str, dict[str, str | None]] = {}
     for line in requires("contraport") or ():
         match = re.match(r"([\w.-]+)(?:\[.*?\])?.*;.*extra == ['\"](\w+)['\"]", line)

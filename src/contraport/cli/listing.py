@@ -91,7 +91,7 @@ _NEXT_COMMAND_BY_LIST_NAME = {
 
 
 class _NameTable(list[Mapping[str, str]]):
-    """Rows of a printed table of names, and a command that uses one."""
+    """Table rows with names, and a command that uses such a name."""
 
     def __init__(self, rows: Iterable[Mapping[str, str]], next_command: str) -> None:
         super().__init__(rows)

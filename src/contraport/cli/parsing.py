@@ -86,7 +86,7 @@ class _NoAliasYaml12Loader(yaml.SafeLoader):
     }
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Compose a YAML node; raise an error for an alias."""
+        """Compose a YAML node, or raise an error for an alias."""
         if self.check_event(yaml.AliasEvent):
             event = self.get_event()
             raise yaml.composer.ComposerError(None, None, f"the alias *{event.anchor} is not read", event.start_mark)
@@ -129,7 +129,7 @@ class _Parser(ArgumentParser):
     command_line_words: list[str]
 
     def parse_path(self, path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Parse a YAML file; one that is not UTF-8 raises `UsageError`."""
+        """Parse a YAML file, or raise `UsageError` if it is not UTF-8."""
         try:
             with rename_argument(f"config: {path}", "config"):
                 return super().parse_path(path, *args, **kwargs)
@@ -305,7 +305,7 @@ _PRINT_CONFIG_METAVAR = "\b[=flags]"  # metavar that jsonargparse gives `--print
 
 
 def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _Parser:
-    """Build the parser of a command; its help lists only `shown` options."""
+    """Build the parser of a command, whose help lists only `shown` options."""
     options = command.options_by_name
     positional = [
         name.upper() if option.required else f"[{name.upper()}]"
@@ -401,7 +401,7 @@ def _add_option(parser: Any, option: Option, option_type: Any, *, shown: bool) -
 
 
 def _convert_if_number_or_null(value: Any) -> Any:
-    """Convert number text to a number, "null" to None; keep other values."""
+    """Convert the text of a number or "null", and keep other values."""
     if value == "null" or not isinstance(value, str):
         return None if value == "null" else value
     return parse_number_or_text(value)

@@ -58,7 +58,7 @@ def _build_table(rows: Sequence[Mapping[str, str]], *, wrap_widest_column: bool)
 
 
 def _measure_table_width(table: Table) -> Measurement:
-    """Return the minimum width, with wrapped headings, and the maximum width."""
+    """Return a table's minimum width, with wrapped headings, and maximum width."""
     console = make_console_without_markup()
     return Measurement.get(console, console.options.update(max_width=100_000), table)  # more than any table
 

@@ -148,7 +148,7 @@ class Processes(NamedTuple):
 
     @property
     def collective_device(self) -> torch.device:
-        """Device on which collectives run: the current GPU with NCCL, else the CPU."""
+        """Device of collectives, the current GPU with NCCL, else the CPU."""
         on_gpu = self.size > 1 and dist.get_backend() == "nccl"
         return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
 
@@ -160,7 +160,7 @@ _IS_DISTRIBUTED_AVAILABLE = dist.is_available()  # read once: this is on the pat
 
 
 def current_processes() -> Processes:
-    """Return the processes that share a batch; within `use_local_batch` only this one."""
+    """Return the processes that share a batch, only this one in `use_local_batch`."""
     if not _IS_DISTRIBUTED_AVAILABLE or not dist.is_initialized() or _uses_local_batch.get():
         return _SINGLE_PROCESS
     return Processes(dist.get_rank(), dist.get_world_size())

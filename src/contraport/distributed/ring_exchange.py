@@ -99,7 +99,7 @@ class RingExchange:
 
 
 def _start_transfers(transfers: Sequence[tuple[Tensor, int, Tensor, int]]) -> list[dist.Work]:
-    """Start sends and receives between ranks, without empty tensors."""
+    """Start sending and receiving tensors between ranks, skipping empty ones."""
     operations = []
     for sent, to, received, source in transfers:
         if sent.numel():

@@ -45,7 +45,7 @@ class ClipLoss(nn.Module):
         logit_bias: Tensor | None = None,
         output_dict: bool = False,
     ) -> Tensor | dict[str, Tensor]:
-        """Return the loss of image and text features as tensor or dictionary.
+        """Return the loss of image and text features as a tensor or dictionary.
 
         Args:
             image_features: (n, d).
@@ -73,7 +73,7 @@ class ClipLoss(nn.Module):
 
 
 def create_loss(args: Any, objective: cp.objectives.Loss | None = None) -> ClipLoss:
-    """Build the loss from open_clip's arguments, in place of its `create_loss`.
+    """Build the loss from open_clip's arguments, like open_clip's `create_loss`.
 
     Args:
         args: parsed command line of open_clip.

@@ -1,4 +1,4 @@
-"""Common parts of HTML pages: template, images and previews of items."""
+"""Template, images and item previews that all HTML pages share."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ PLOTLY_FILE_NAME = "plotly-cartesian-4.1.1.min.js.gz"
 
 @REPORT_COMMAND_SPEC.with_option_parameters
 def report(arguments: dict[str, Any]) -> Path:
-    """Write one self-contained HTML page that compares runs; return its path.
+    """Write one self-contained HTML page that compares runs, and return its path.
 
     Raises:
         UsageError: there is no run, a run is corrupt, `out` does not end in .html, its folder is missing, or it exists

@@ -71,10 +71,10 @@ class ReportedRun:
 
     @property
     def values_by_encoder(self) -> dict[str, dict[str, Any]]:
-        """Metric values by evaluated encoder and metric key; empty if not evaluated.
+        """Metric values by evaluated encoder or epoch, then by metric key.
 
-        The encoders are ``trained``, the baselines such as ``raw``, first coordinates of the representation,
-        ``dims 64`` and so on, and ``epoch 1``, ``epoch 2``, ....
+        Empty if the run is not evaluated. The encoders are ``trained``, the baselines such as ``raw``, first
+        coordinates of the representation, ``dims 64`` and so on, and ``epoch 1``, ``epoch 2``, ....
         """
         return dict(self.evaluation.get("rows", {}))
 
@@ -106,7 +106,7 @@ class ReportedRun:
 
     @property
     def class_names(self) -> list[str]:
-        """Class names in the order of integer labels; empty without labels."""
+        """Class names in the order of integer labels, empty without labels."""
         if "labels" not in self.figure_arrays:
             return []
         if "class_names" in self.figure_arrays:

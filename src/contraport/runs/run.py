@@ -1,4 +1,4 @@
-"""Training run read from its folder: settings, metrics, model and evaluation."""
+"""Training run read from its folder, with settings, metrics, model and evaluation."""
 
 from __future__ import annotations
 

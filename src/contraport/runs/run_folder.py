@@ -72,7 +72,7 @@ class ReplacedRunBackup:
         self.path = run.path / ".replaced"
 
     def move_or_delete_run_files(self) -> None:
-        """Move the run's files to the backup; delete them if it is complete."""
+        """Move the run's files to the backup, or delete them if one exists."""
         run = self._run
         for path in (*run.possible_paths_besides_config, self.path):  # all checks before the first move
             folder = path in run.possible_subfolders or path == self.path
@@ -202,7 +202,7 @@ class RunFolder(Run):
 
     @property
     def resume_advice(self) -> str:
-        """Advice in error messages on how to resume, directly or by `parent_command`."""
+        """Advice for error messages on how to resume the training."""
         if self.parent_command:
             return f"repeat the {self.parent_command} with {format_options(resume=True)}"
         return self.resume_command
@@ -248,7 +248,7 @@ class RunFolder(Run):
         write_text(self.metrics_path, "".join(json.dumps(row) + "\n" for row in rows))
 
     def save_model(self, model: Model, *, epochs: int, planned_epochs: int | None = None) -> None:
-        """Write the trained model and its epochs; delete evaluations of earlier models.
+        """Write the trained model and its epochs, and delete evaluations of earlier models.
 
         `planned_epochs` is larger than `epochs` after early stopping; default: the same.
         """
@@ -311,7 +311,7 @@ class RunFolder(Run):
         )
 
     def model_config(self) -> dict[str, Any]:
-        """Read the configuration of the trained model: encoder, shapes, projection and normalization."""
+        """Read the encoder, shapes, projection and normalization of the trained model."""
         config = self._read_file(self.model_path / "config.json", lambda path: json.loads(path.read_text("utf-8")))
         check(isinstance(config, dict), f"run: {self.model_path}/config.json is corrupt: must be an object.", "corrupt")
         return dict(config)
@@ -326,11 +326,11 @@ class RunFolder(Run):
         return self._read_file(self.samples_path, read_page_arrays, REEVALUATE_REMEDY)
 
     def test_item_metric_values(self) -> dict[str, np.ndarray]:
-        """Read values per test item, ``(n,)`` or ``(n, k)``, of mean metrics."""
+        """Read values per test item, ``(n,)`` or ``(n, k)``, of metrics averaged over items."""
         return self._read_file(self.items_path, read_arrays, REEVALUATE_REMEDY)
 
     def find_split_digests(self) -> SplitDigests | None:
-        """Read digests of training and held-out items; None for a stream."""
+        """Read the digests of training and held-out items, or None for a stream."""
         from contraport.data.split_digests import SplitDigests
 
         check_run_folder(self.path)
@@ -339,7 +339,7 @@ class RunFolder(Run):
         return read_run_file(self.split_path, lambda path: SplitDigests.from_arrays(read_arrays(path)))
 
     def mismatched_partner_indices(self) -> np.ndarray:
-        """Read the partner of each training item, ``(n,)``, after deliberate mismatching.
+        """Read the partner index of each training item, ``(n,)``, after deliberate mismatching.
 
         The partner is the item itself if its pair is correct.
         """
@@ -356,7 +356,7 @@ def as_run_folder(folder: str | Path | Run) -> RunFolder:
 
 
 def as_different_run_folders(argument: str, folders: Sequence[str | Path | Run]) -> list[RunFolder]:
-    """Return the `RunFolder` of each path; no path or a repeat raises `UsageError`."""
+    """Return the `RunFolder` of each path, after a check that none repeats."""
     check(len(folders) > 0, f"{argument}: must name at least one run folder, got none.", "missing")
     runs = [as_run_folder(folder) for folder in folders]
     counts = Counter(run.path.resolve() for run in runs)

@@ -1,4 +1,4 @@
-"""Options shared by several commands, with base classes of option classes."""
+"""Options shared by several commands, and base classes with such options."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def build_plans_section(assets: PageAssets) -> Section | None:
 
 
 def load_plan_snapshots(run: ReportedRun) -> list[PlanSnapshot]:
-    """Load a run's stored plans and targets in epoch order; empty without plans."""
+    """Load the stored plans and targets of a run, in epoch order."""
     samples = run.figure_arrays
     if "plan" not in samples:
         return []

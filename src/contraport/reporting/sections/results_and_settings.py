@@ -243,7 +243,7 @@ class _EvaluatedEncoder(NamedTuple):
 
 
 def _list_distinct_baselines(runs: list[ReportedRun]) -> list[_EvaluatedEncoder]:
-    """List the distinct baselines of runs; equal names get the run's name."""
+    """List the distinct baselines of runs, with run names added to equal names."""
     baselines: list[_EvaluatedEncoder] = []
     for row in ("raw", *INITIAL_ENCODER_BASELINE_TITLES):
         for run in runs:
@@ -329,7 +329,7 @@ def _format_logged_mean(run: ReportedRun, key: str, pattern: str) -> str:
 
 
 def _format_setting(value: object) -> str:
-    """Format a setting; a mapping becomes "name=value, ...", None a dash."""
+    """Format a setting, a mapping as "name=value, ..." and None as a dash."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name}={one}" for name, one in value.items()) or MISSING_VALUE_TEXT
     return MISSING_VALUE_TEXT if value is None else str(value)
