@@ -60,7 +60,7 @@ from contraport.estimators import TSNE as TSNE
 from contraport.estimators import ContrastiveEncoder as ContrastiveEncoder
 from contraport.estimators import InverseOT as InverseOT
 from contraport.estimators.learned_cost import inverse_ot as inverse_ot
-from contraport.estimators.map import map as map
+from contraport.estimators.tsne_map import map as map
 from contraport.evaluation.embed import embed as embed
 from contraport.evaluation.evaluate import evaluate as evaluate
 from contraport.evaluation.model_export import export as export

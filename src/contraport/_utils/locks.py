@@ -135,14 +135,14 @@ class _Lock:
             except OSError:
                 continue  # the network file system is unavailable; if it stays so, the work in it fails anyway
 
-    def _find_in_use_message(self, text: str) -> str | None:
+    def _find_in_use_message(self, lock_text: str) -> str | None:
         """Return the error message for a held lock, or None if stale."""
         try:
-            owner = json.loads(text)
+            owner = json.loads(lock_text)
         except ValueError:  # being written, or cut short by a full disk
             owner = {}
         owner = owner if isinstance(owner, dict) else {}
-        running = _running_if_known(owner)
+        running = _is_running_or_none(owner)
         if running is False or (running is None and self._seconds_since_heartbeat() >= STALE_SECONDS):
             return None
         process = f"process {owner.get('pid', '?')} on {owner.get('host', '?')} since {owner.get('since', '?')}"
@@ -152,7 +152,7 @@ class _Lock:
             message += f" If it was killed, its lock expires {STALE_SECONDS / 60:.0f} minutes after it stopped."
         return message
 
-    def _remove_stale_lock(self, text: str) -> None:
+    def _remove_stale_lock(self, lock_text: str) -> None:
         """Remove a stale lock file unless another process has replaced it."""
         # Renamed first and read again: another process may have replaced the lock since it was read.
         aside = self._path.with_name(f".{self._path.stem}-{uuid.uuid4().hex}.json")
@@ -160,7 +160,7 @@ class _Lock:
             self._path.rename(aside)
         except FileNotFoundError:
             return
-        if _read_lock_text(aside, self._argument) == text:
+        if _read_lock_text(aside, self._argument) == lock_text:
             aside.unlink()
         else:  # the new lock of another process
             aside.rename(self._path)
@@ -187,9 +187,9 @@ def _build_process_record() -> dict[str, Any]:
     }
 
 
-def _running_if_known(owner: dict[str, Any]) -> bool | None:
+def _is_running_or_none(process_record: dict[str, Any]) -> bool | None:
     """Return whether the lock's owner is running, or None if unknown."""
-    pid, machine = owner.get("pid"), owner.get("machine")
+    pid, machine = process_record.get("pid"), process_record.get("machine")
     if not isinstance(pid, int) or machine is None or machine != _boot_and_container_id():
         return None
     try:
@@ -198,7 +198,7 @@ def _running_if_known(owner: dict[str, Any]) -> bool | None:
         return False
     except PermissionError:
         return None  # a process of another user, maybe with a reused number
-    return _process_start_time(pid) == owner.get("started")
+    return _process_start_time(pid) == process_record.get("started")
 
 
 def _boot_and_container_id() -> str | None:

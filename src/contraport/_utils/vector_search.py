@@ -176,7 +176,7 @@ class CellSearch:
 
     Args:
         unit_vectors: the matrix, ``(n, d)``.
-        rows: indices of the rows to search, int64 ``(m,)``.
+        row_indices: indices of the rows to search, int64 ``(m,)``.
         generator: draws the samples that the cells are fitted to, on the CPU.
 
     >>> u = F.normalize(torch.randn(5_000, 3, generator=torch.Generator().manual_seed(0)), dim=1)
@@ -185,9 +185,9 @@ class CellSearch:
     [0, 2]
     """
 
-    def __init__(self, unit_vectors: Rows, rows: Tensor, generator: torch.Generator) -> None:
+    def __init__(self, unit_vectors: Rows, row_indices: Tensor, generator: torch.Generator) -> None:
         self._values = unit_vectors
-        self._cells = _split_into_cells(unit_vectors, rows, generator)
+        self._cells = _split_into_cells(unit_vectors, row_indices, generator)
         self._centers = F.normalize(torch.stack([unit_vectors[cell].mean(dim=0) for cell in self._cells]), dim=1)
         self._sizes = torch.tensor([len(cell) for cell in self._cells], device=unit_vectors.device)
 
@@ -330,9 +330,9 @@ def calibrate_search(
     return CalibratedSearch(search, compared, float(reached.float().mean()), len(reached))
 
 
-def _split_into_cells(values: Rows, rows: Tensor, generator: torch.Generator) -> list[Tensor]:
+def _split_into_cells(values: Rows, row_indices: Tensor, generator: torch.Generator) -> list[Tensor]:
     """Split rows into cells of at most `MAX_CELL_ROWS` by recursive k-means."""
-    cells, parts = [], [rows]
+    cells, parts = [], [row_indices]
     while parts:
         part = parts.pop()
         if len(part) <= MAX_CELL_ROWS:
@@ -349,14 +349,14 @@ def _split_into_cells(values: Rows, rows: Tensor, generator: torch.Generator) ->
     return cells
 
 
-def _kmeans_labels(values: Rows, rows: Tensor, clusters: int, generator: torch.Generator) -> Tensor:
+def _kmeans_labels(values: Rows, row_indices: Tensor, num_clusters: int, generator: torch.Generator) -> Tensor:
     """Return the cluster of each row by spherical k-means, int64 ``(m,)``."""
-    drawn = torch.randperm(len(rows), generator=generator)[: 32 * clusters].to(rows.device)
-    sample = values[rows[drawn]]
-    centers = sample[:clusters]  # the sample is in random order
+    drawn = torch.randperm(len(row_indices), generator=generator)[: 32 * num_clusters].to(row_indices.device)
+    sample = values[row_indices[drawn]]
+    centers = sample[:num_clusters]  # the sample is in random order
     for _ in range(4):
         sums = torch.zeros_like(centers).index_add_(0, (sample @ centers.T).argmax(dim=1), sample)
         # A center without rows is left unchanged.
         centers = torch.where(sums.any(dim=1, keepdim=True), F.normalize(sums, dim=1), centers)
-    blocks = rows.split(max(1, MAX_TILE_PRODUCTS // max(clusters, values.shape[1])))
+    blocks = row_indices.split(max(1, MAX_TILE_PRODUCTS // max(num_clusters, values.shape[1])))
     return torch.cat([(values[block] @ centers.T).argmax(dim=1) for block in blocks])

@@ -192,20 +192,20 @@ def _compute_hue_features(images: Tensor) -> Tensor:
     return 0.5 * cells.sqrt().flatten(1)  # hues count half as much as edges
 
 
-def _compute_cell_histograms(turns: Tensor, lengths: Tensor) -> Tensor:
+def _compute_cell_histograms(angles_in_turns: Tensor, magnitudes: Tensor) -> Tensor:
     """Return 9-bin histograms of angles in each cell, with linear interpolation between bins.
 
     Args:
-        turns: angle of each pixel, ``(b, 1, H, W)``; 1 is the full circle of bins.
-        lengths: weight of each pixel, ``(b, 1, H, W)``.
+        angles_in_turns: angle of each pixel, ``(b, 1, H, W)``; 1 is the full circle of bins.
+        magnitudes: weight of each pixel, ``(b, 1, H, W)``.
 
     Returns:
         Mean length per bin and cell, ``(b, 9, 7, 7)``.
     """
-    bins = torch.arange(NUM_HISTOGRAM_BINS, device=turns.device).view(1, -1, 1, 1)
-    distance = (turns % 1 * NUM_HISTOGRAM_BINS - bins).abs()
+    bins = torch.arange(NUM_HISTOGRAM_BINS, device=angles_in_turns.device).view(1, -1, 1, 1)
+    distance = (angles_in_turns % 1 * NUM_HISTOGRAM_BINS - bins).abs()
     distance = torch.minimum(distance, NUM_HISTOGRAM_BINS - distance)
-    return F.adaptive_avg_pool2d(lengths * (1 - distance).clamp(min=0), GRADIENT_CELLS_PER_SIDE)
+    return F.adaptive_avg_pool2d(magnitudes * (1 - distance).clamp(min=0), GRADIENT_CELLS_PER_SIDE)
 
 
 class SmallTCN(nn.Module):
@@ -370,10 +370,10 @@ def split_into_padded_words(text_bytes: Tensor) -> Tensor:
     return split
 
 
-def apply_to_nonzero_vectors(function: Callable[[Tensor], Tensor], sets: Tensor) -> Tensor:
+def apply_to_nonzero_vectors(function: Callable[[Tensor], Tensor], vector_sets: Tensor) -> Tensor:
     """Apply `function` to nonzero vectors only, so that zero padding stays zero."""
-    present = sets.any(2).bool()
-    values = function(sets[present])
+    present = vector_sets.any(2).bool()
+    values = function(vector_sets[present])
     return values.new_zeros(*present.shape, values.shape[1]).masked_scatter(present[..., None], values)
 
 

@@ -174,29 +174,29 @@ def build_transformers_text_encoder(name: str, *, pretrained: bool = False) -> T
     Raises:
         UsageError: transformers is not installed; model, tokenizer or weights cannot be loaded or do not match.
     """
-    where, pooling = _split_pooling_suffix(name)
-    if importlib.util.find_spec("transformers") is None and not Path(where).exists():
+    source, pooling = _split_pooling_suffix(name)
+    if importlib.util.find_spec("transformers") is None and not Path(source).exists():
         hint = f"Or {ANY_TRANSFORMERS_LABEL}, with pip install 'contraport[text]'."
         raise UsageError(f"{unknown_name_error('encoder', name, ENCODERS)} {hint}", kind="unknown")
     transformers = import_optional("transformers", "text", f"encoder: {name!r}")
     with _silence_transformers(transformers):
-        config = _load_part("model", where, transformers.AutoConfig)
+        config = _load_part("model", source, transformers.AutoConfig)
         good = hasattr(config, "hidden_size") and not getattr(config, "is_encoder_decoder", False)
-        message = f"encoder: {where!r} must return one vector per token, as bert or roberta; got {config.model_type}."
+        message = f"encoder: {source!r} must return one vector per token, as bert or roberta; got {config.model_type}."
         check(good, message, "unsupported_model")
-        tokenizer = _load_part("tokenizer", where, transformers.AutoTokenizer)
-        _check_vocabulary_and_padding(tokenizer, where, transformers)
-        modules = _find_model_file(where, "modules.json", transformers)
+        tokenizer = _load_part("tokenizer", source, transformers.AutoTokenizer)
+        _check_vocabulary_and_padding(tokenizer, source, transformers)
+        modules = _find_model_file(source, "modules.json", transformers)
         # On the hub each look-up takes time, and only sentence-transformers models have further files.
-        has_settings = modules is not None or Path(where).is_dir()
-        pooling = pooling or (_read_pooling(where, transformers) if has_settings else "mean")
+        has_settings = modules is not None or Path(source).is_dir()
+        pooling = pooling or (_read_pooling(source, transformers) if has_settings else "mean")
         is_sentence_model = modules is not None
-        length = _find_max_tokens(where, tokenizer, transformers, is_sentence_model) if has_settings else None
+        length = _find_max_tokens(source, tokenizer, transformers, is_sentence_model) if has_settings else None
         make_network = _load_network if pretrained else _build_untrained_network
-        encoder = TransformersTextEncoder(make_network(where, config, transformers), tokenizer, pooling, length)
-        _check_attention_mask_and_vocabulary(encoder, where)
+        encoder = TransformersTextEncoder(make_network(source, config, transformers), tokenizer, pooling, length)
+        _check_attention_mask_and_vocabulary(encoder, source)
         if pretrained:
-            _warn_about_dropped_modules(where, modules)
+            _warn_about_dropped_modules(source, modules)
     return encoder
 
 
@@ -206,69 +206,69 @@ def _split_pooling_suffix(name: str) -> tuple[str, str | None]:
     >>> _split_pooling_suffix("bert-base-uncased@first"), _split_pooling_suffix("models/mine")
     (('bert-base-uncased', 'first'), ('models/mine', None))
     """
-    where, at, pooling = name.rpartition("@")
+    source, at, pooling = name.rpartition("@")
     if not at or Path(name).exists():
         return name, None
-    return where, pooling
+    return source, pooling
 
 
-def _load_part(part: str, where: str, loader: Any, **options: Any) -> Any:
+def _load_part(part: str, source: str, loader: Any, **options: Any) -> Any:
     """Load a model's config, tokenizer or weights from a folder or hub."""
     try:
-        return loader.from_pretrained(where, trust_remote_code=False, **options)
+        return loader.from_pretrained(source, trust_remote_code=False, **options)
     except Exception as error:  # a missing folder, no network and a corrupt file raise different errors
-        message = f"{_load_error_prefix(part, where)}: {one_line_reason(error.__cause__ or error)}"
-        if not Path(where).is_dir():
+        message = f"{_load_error_prefix(part, source)}: {one_line_reason(error.__cause__ or error)}"
+        if not Path(source).is_dir():
             offline = f"a local folder as encoder, or {format_options(encoder='small-text')}, which starts untrained"
             message = f"{message.removesuffix('.')}. Without a network: {offline}."
         raise UsageError(message, kind="not_loaded") from error
 
 
-def _load_error_prefix(part: str, where: str) -> str:
+def _load_error_prefix(part: str, source: str) -> str:
     """Build the beginning of the error for a part that fails to load."""
-    places = "in that folder" if Path(where).is_dir() else "on the Hugging Face hub and in the download cache"
-    return f"encoder: the {part} of {where!r} cannot be loaded (searched {places})"
+    places = "in that folder" if Path(source).is_dir() else "on the Hugging Face hub and in the download cache"
+    return f"encoder: the {part} of {source!r} cannot be loaded (searched {places})"
 
 
-def _find_model_file(where: str, name: str, transformers: ModuleType) -> Path | None:
+def _find_model_file(source: str, name: str, transformers: ModuleType) -> Path | None:
     """Return a file's path in a folder or on the hub, or None."""
-    if Path(where).is_dir():
-        return file if (file := Path(where, name)).is_file() else None
+    if Path(source).is_dir():
+        return file if (file := Path(source, name)).is_file() else None
     try:
-        path = transformers.utils.cached_file(where, name)
+        path = transformers.utils.cached_file(source, name)
     except OSError:
         return None
     return None if path is None else Path(path)
 
 
-def _check_vocabulary_and_padding(tokenizer: Any, where: str, transformers: ModuleType) -> None:
+def _check_vocabulary_and_padding(tokenizer: Any, source: str, transformers: ModuleType) -> None:
     """Raise `UsageError` if a tokenizer lacks vocabulary files or a padding token.
 
     Without the files transformers would silently use an empty vocabulary.
     """
     files = sorted(set(tokenizer.vocab_files_names.values()))
-    exists = not files or any(_find_model_file(where, file, transformers) is not None for file in files)
-    message = f"{_load_error_prefix('tokenizer', where)}: it has none of the files {', '.join(files)}."
+    exists = not files or any(_find_model_file(source, file, transformers) is not None for file in files)
+    message = f"{_load_error_prefix('tokenizer', source)}: it has none of the files {', '.join(files)}."
     check(exists, message, "not_loaded")
     good = any(token is not None for token in (tokenizer.pad_token, tokenizer.eos_token, tokenizer.unk_token))
-    message = f"encoder: the tokenizer of {where!r} has no padding token; set pad_token in its tokenizer_config.json."
+    message = f"encoder: the tokenizer of {source!r} has no padding token; set pad_token in its tokenizer_config.json."
     check(good, message, "no_padding")
 
 
 # Both load in float32 whatever the stored type: updates of half-precision weights vanish; --amp casts where it is safe.
-def _build_untrained_network(where: str, config: Any, transformers: ModuleType) -> nn.Module:
+def _build_untrained_network(source: str, config: Any, transformers: ModuleType) -> nn.Module:
     """Build the transformers network with random weights."""
     try:
         network: nn.Module = transformers.AutoModel.from_config(config, dtype=torch.float32)
     except Exception as error:
-        message = f"encoder: the model of {where!r} cannot be built: {one_line_reason(error)}"
+        message = f"encoder: the model of {source!r} cannot be built: {one_line_reason(error)}"
         raise UsageError(message, kind="not_built") from error
     return network
 
 
-def _load_network(where: str, config: Any, transformers: ModuleType) -> nn.Module:
+def _load_network(source: str, config: Any, transformers: ModuleType) -> nn.Module:
     """Load the transformers network with all its stored weights."""
-    network, info = _load_part("weights", where, transformers.AutoModel, dtype=torch.float32, output_loading_info=True)
+    network, info = _load_part("weights", source, transformers.AutoModel, dtype=torch.float32, output_loading_info=True)
     missing = sorted(set(info["missing_keys"]) & {name for name, _ in network.named_parameters()})
     if missing:  # transformers initialized them at random; those without a gradient, such as a pooler's, do not matter
         tokens = torch.zeros(1, 1, dtype=torch.long)
@@ -277,26 +277,26 @@ def _load_network(where: str, config: Any, transformers: ModuleType) -> nn.Modul
         gradients = torch.autograd.grad(states.sum(), parameters, allow_unused=True)
         missing = [name for name, gradient in zip(missing, gradients, strict=True) if gradient is not None]
     message = (
-        f"{_load_error_prefix('weights', where)}: {len(missing)} weights of its {config.model_type} are missing, "
+        f"{_load_error_prefix('weights', source)}: {len(missing)} weights of its {config.model_type} are missing, "
         f"such as {next(iter(missing), None)}."
     )
     check(not missing, message, "missing_weights")
     return network  # type: ignore[no-any-return]
 
 
-def _check_attention_mask_and_vocabulary(encoder: TransformersTextEncoder, where: str) -> None:
+def _check_attention_mask_and_vocabulary(encoder: TransformersTextEncoder, source: str) -> None:
     """Raise `UsageError` if a network lacks an attention mask or token embeddings."""
     network: Any = encoder.network
     kind = network.config.model_type
     # Without a mask the features of a text would depend on the padding, and so on the other texts of the batch.
     good = "attention_mask" in inspect.signature(network.forward).parameters
-    message = f"encoder: {where!r} must take an attention mask, as bert or roberta do; got {kind}."
+    message = f"encoder: {source!r} must take an attention mask, as bert or roberta do; got {kind}."
     check(good, message, "unsupported_model")
     table = network.get_input_embeddings()
     tokens = 1 + max(encoder.tokenizer.get_vocab().values(), default=0)
     good = not isinstance(table, nn.Embedding) or tokens <= table.num_embeddings
     limit = getattr(table, "num_embeddings", None)
-    message = f"encoder: the tokenizer of {where!r} has {tokens} tokens, but its model has only {limit} embeddings."
+    message = f"encoder: the tokenizer of {source!r} has {tokens} tokens, but its model has only {limit} embeddings."
     check(good, message, "tokenizer_mismatch")
 
 
@@ -312,9 +312,9 @@ def _get_max_positions(network: nn.Module) -> int:
     return min([stated if stated > 0 else _MIN_UNLIMITED_TOKENS, *counted])
 
 
-def _read_pooling(where: str, transformers: ModuleType) -> str:
+def _read_pooling(source: str, transformers: ModuleType) -> str:
     """Return a sentence-transformers model's pooling, by default the mean."""
-    config = _read_json_or_empty(file := _find_model_file(where, _POOLING_FILE, transformers), dict)
+    config = _read_json_or_empty(file := _find_model_file(source, _POOLING_FILE, transformers), dict)
     old_modes = [mode for key, mode in _MODE_BY_OLD_POOLING_KEY.items() if config.get(key)]
     stated = config.get(_POOLING_KEY) or old_modes or ["mean"]
     modes = stated if isinstance(stated, list) else [stated]
@@ -324,27 +324,27 @@ def _read_pooling(where: str, transformers: ModuleType) -> str:
     raise UsageError(
         f"encoder: {file} must pool by one of {', '.join(_POOLING_BY_STORED_MODE)}, "
         f"got {' and '.join(map(str, modes))}. "
-        f"Name the pooling: {', '.join(f'{where}@{pooling}' for pooling in POOLINGS)}.",
+        f"Name the pooling: {', '.join(f'{source}@{pooling}' for pooling in POOLINGS)}.",
         kind="unsupported_pooling",
     )
 
 
-def _find_max_tokens(where: str, tokenizer: Any, transformers: ModuleType, is_sentence_model: bool) -> int | None:
+def _find_max_tokens(source: str, tokenizer: Any, transformers: ModuleType, is_sentence_model: bool) -> int | None:
     """Return the maximum number of tokens that a model specifies, or None."""
-    length = _read_json_or_empty(_find_model_file(where, _MAX_TOKENS_FILE, transformers), dict).get("max_seq_length")
+    length = _read_json_or_empty(_find_model_file(source, _MAX_TOKENS_FILE, transformers), dict).get("max_seq_length")
     if length is None and is_sentence_model:
         length = tokenizer.model_max_length
     return length if isinstance(length, int) and 0 < length < _MIN_UNLIMITED_TOKENS else None
 
 
-def _warn_about_dropped_modules(where: str, modules_file: Path | None) -> None:
+def _warn_about_dropped_modules(source: str, modules_file: Path | None) -> None:
     """Warn about sentence-transformers modules whose weights the encoder does not use."""
     modules = [module for module in _read_json_or_empty(modules_file, list) if isinstance(module, dict)]
     kinds = [str(module.get("type")).rpartition(".")[2] for module in modules]
     weightless = ("Transformer", "Pooling", "Normalize", "Dropout")  # they add no weights to the transformer
     if dropped := [kind for kind in kinds if kind not in weightless]:
         message = "encoder: %r is used up to its pooling; these modules behind it are dropped: %s"
-        _log.warning(message, where, ", ".join(dropped))
+        _log.warning(message, source, ", ".join(dropped))
 
 
 def _read_json_or_empty(file: Path | None, kind: type[T]) -> T:
