@@ -532,8 +532,8 @@ def test_classifies_outcomes_of_claims() -> None:
     assert classify_claim_outcome([better, worse, none, unknown]) == PARTLY
     assert classify_claim_outcome([]) == UNDECIDED
     assert classify_claim_outcome([], requires_all=True) == UNDECIDED
-    assert classify_claim_outcome([none, none], negligible=0.0) == UNDECIDED
-    assert classify_claim_outcome([worse, none], negligible=0.0) == NOT_HELD
+    assert classify_claim_outcome([none, none], negligible_gain=0.0) == UNDECIDED
+    assert classify_claim_outcome([worse, none], negligible_gain=0.0) == NOT_HELD
     assert classify_claim_outcome([better, better], requires_all=True) == HELD
     assert classify_claim_outcome([better, unknown], requires_all=True) == UNDECIDED
     little = Difference(0.005, 0.002, 0.008)  # significantly better, but by less than a point

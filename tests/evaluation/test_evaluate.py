@@ -23,7 +23,7 @@ from contraport.encoders import Model
 from contraport.errors import FolderInUseError
 from contraport.evaluation import embed, evaluate
 from contraport.evaluation.loaded_run import find_checkpoints_by_epoch, iter_intermediate_model_copies
-from contraport.evaluation.notes import build_worsened_geometry_notes, find_verdict_text
+from contraport.evaluation.notes_and_verdict import build_worsened_geometry_notes, find_verdict_text
 from contraport.evaluation.report_arrays import collect_map_and_spectrum_arrays, collect_test_sample_arrays
 from contraport.metrics import collect_metrics_for_display
 from contraport.metrics.eval_context import EvalContext

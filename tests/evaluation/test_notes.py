@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy.stats import binom
 
-from contraport.evaluation.notes import build_few_shot_notes, build_zero_width_interval_notes
+from contraport.evaluation.notes_and_verdict import build_few_shot_notes, build_zero_width_interval_notes
 from contraport.metrics.intervals import MetricResult, bootstrap_medians
 
 

@@ -15,7 +15,7 @@ from contraport.embedding import LoaderConfig, RawInputEncoder
 from contraport.encoders import Model
 from contraport.metrics import METRICS, Metric, builtin_metrics
 from contraport.metrics import fine_tuning as tuning
-from contraport.metrics.builtin_metrics import REQUIRES_LINK_DATA, REQUIRES_TEXT_AND_OTHER_ENCODER
+from contraport.metrics.builtin_metrics import REQUIRES_LINK_DATA, REQUIRES_ZERO_SHOT_SUPPORT
 from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.intervals import MetricResult
 from contraport.metrics.probes import few_label_accuracy_per_item, ridge_prediction_target_pairs
@@ -74,7 +74,7 @@ ALL_METRICS = [one for row in METRICS.values() for one in row.expand_default_num
 def test_no_metric_changes_the_encoder(metric: Metric, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "MIN_EPOCHS", 2)
     monkeypatch.setattr(tuning, "MIN_STEPS", 2)
-    build_data = build_captioned_images if REQUIRES_TEXT_AND_OTHER_ENCODER in metric.requirements else build_images
+    build_data = build_captioned_images if REQUIRES_ZERO_SHOT_SUPPORT in metric.requirements else build_images
     build_data = build_link_data if REQUIRES_LINK_DATA in metric.requirements else build_data
     model = build_model(build_data(6, "train")).train()
     model.towers[0].requires_grad_(False)

@@ -14,7 +14,7 @@ from tests.errors import raises_usage_error
 from contraport._utils.files import write_json, write_npz
 from contraport.errors import UsageError
 from contraport.evaluation.evaluation_results import metric_rows_by_baseline
-from contraport.evaluation.notes import find_verdict_text
+from contraport.evaluation.notes_and_verdict import find_verdict_text
 from contraport.metrics import find_metric, select_metrics
 from contraport.metrics.intervals import Difference
 from contraport.reporting import report

@@ -52,7 +52,7 @@ from contraport.comparison.tuning import (
 from contraport.embedding import LoaderConfig
 from contraport.errors import UsageError, check_new_or_empty_folder, message_if_out_of_memory, translate_write_errors
 from contraport.evaluation.loaded_run import build_objective_for_test_plan
-from contraport.evaluation.notes import build_skipped_metric_notes
+from contraport.evaluation.notes_and_verdict import build_skipped_metric_notes
 from contraport.evaluation.split_loading import SplitLoader
 from contraport.metrics import Metric, Requirement, select_metrics, select_metrics_keeping_order
 from contraport.metrics.eval_context import EvalContext
@@ -194,7 +194,7 @@ def _choose_default_metric_keys(grid: Grid) -> tuple[str, ...]:
             continue
         chosen = choose_headline_metrics(metric for metric in metrics if unmet[metric.key] is None)
         if not chosen:
-            reasons = " ".join(build_skipped_metric_notes(metrics, unmet, {}, by_name=False))
+            reasons = " ".join(build_skipped_metric_notes(metrics, unmet, {}, selected_by_name=False))
             raise UsageError(
                 f"metrics: must be named for {cell.column.data}, which allows none of the defaults. "
                 f"{reasons} Pass {format_options(metrics=['uniformity'])}, or others of `contraport list metrics`.",
@@ -270,7 +270,7 @@ def _check_metrics_and_estimate_seconds(grid: Grid, cell: Cell, *, estimate: boo
             raise
         return None  # the training itself reports it
     if all(unmet.values()):
-        raise _no_metric_error(build_skipped_metric_notes(metrics, unmet, {}, by_name=True))
+        raise _no_metric_error(build_skipped_metric_notes(metrics, unmet, {}, selected_by_name=True))
     return seconds
 
 

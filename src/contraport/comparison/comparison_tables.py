@@ -223,9 +223,9 @@ def format_mean_and_half_width(metric: Metric, entry: TableEntry | EpochMean | N
     return f"{mean} ± {metric.format((entry.interval.high - entry.interval.low) / 2).removesuffix('%')}"
 
 
-def format_markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, align_left: bool = False) -> str:
+def format_markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, align_left: bool = False) -> str:
     """Return a Markdown table whose columns after the first are right-aligned."""
-    lines = [head, ["---", *["---" if align_left else "---:"] * (len(head) - 1)], *rows]
+    lines = [header, ["---", *["---" if align_left else "---:"] * (len(header) - 1)], *rows]
     return "\n".join(
         f"| {' | '.join(' '.join(cell.split()).replace('|', chr(92) + '|') for cell in line)} |" for line in lines
     )

@@ -33,21 +33,21 @@ from contraport.options import get_declared_options, replace_deprecated_options
 from contraport.training.config import TRAIN_OPTIONS, DataPreparationSettings
 
 
-def build_grid(explicit: OptionMap) -> Grid:
+def build_grid(explicit_options: OptionMap) -> Grid:
     """Build the grid from explicit options, which override those of the suite.
 
     Raises:
         UsageError: unknown or invalid suite, wrong options, or an empty grid.
     """
-    suite = explicit.get("suite")
-    is_quick = bool(explicit.get("quick"))
+    suite = explicit_options.get("suite")
+    is_quick = bool(explicit_options.get("quick"))
     suite_options = {} if suite is None else load_suite(suite)
     check(suite is not None or not is_quick, "quick: requires --suite.", "missing_suite")
     quick = suite_options.get("quick", {}) if is_quick else {}
     check(not is_quick or bool(quick), f"quick: the suite {suite} has no smaller grid.", "unavailable")
     values = {**suite_options, **quick}
     options = CompareOptions(
-        **{key: value for key, value in values.items() if key not in SUITE_ONLY_KEYS} | dict(explicit)
+        **{key: value for key, value in values.items() if key not in SUITE_ONLY_KEYS} | dict(explicit_options)
     )
     check(len(options.data) > 0, "data: required, not given. Name one or several datasets.", "missing")
     own_rows, own_columns = (suite_entries_by_name(key, suite_options, quick) for key in ("objectives", "settings"))
@@ -86,13 +86,13 @@ def build_grid(explicit: OptionMap) -> Grid:
     check_train_options("train", common)
     _check_same_test_items(rows, common, [column.options for column in columns])
     claims = tuple(parse_claim(value) for value in values.get("claims", ()))
-    is_whole = not explicit.keys() & {"objectives", "settings", "over", "quick"}
+    is_whole = not explicit_options.keys() & {"objectives", "settings", "over", "quick"}
     _check_names_in_claims(claims, rows, columns, only_metrics=not is_whole)
     title = str(values.get("title", f"{len(rows)} objectives compared"))
-    return Grid(title, rows, columns, baseline, common, claims, options, explicit)
+    return Grid(title, rows, columns, baseline, common, claims, options, explicit_options)
 
 
-def _check_same_test_items(rows: Sequence[Row], common: OptionMap, columns: Sequence[OptionMap]) -> None:
+def _check_same_test_items(rows: Sequence[Row], common_options: OptionMap, column_options: Sequence[OptionMap]) -> None:
     """Raise `UsageError` if the options of a row change its test items.
 
     A row may set the number of training items if `test_items` fixes the number of test items for all.
@@ -105,9 +105,9 @@ def _check_same_test_items(rows: Sequence[Row], common: OptionMap, columns: Sequ
                 "items. Set it in settings, or in train for all.",
                 "test_items",
             )
-        is_fixed = all("test_items" in common or "test_items" in column for column in columns)
+        is_fixed = all("test_items" in common_options or "test_items" in column for column in column_options)
         check(
-            is_fixed or row.options.get("max_items") in (None, common.get("max_items")),
+            is_fixed or row.options.get("max_items") in (None, common_options.get("max_items")),
             f"objectives: {row.name} would have other test items than the rest, because of "
             f"{format_options(max_items=row.options.get('max_items'))}. Set "
             f"{format_options(test_items=10_000)} for all.",
@@ -276,10 +276,10 @@ def check_train_options(argument: str, options: OptionMap) -> None:
             TRAIN_OPTIONS[key].check_value(value)
 
 
-def expand_rows(rows: Sequence[Row], over: Sequence[str]) -> tuple[Row, ...]:
-    """Return a copy of each row for each combination of `over` values."""
+def expand_rows(rows: Sequence[Row], option_values: Sequence[str]) -> tuple[Row, ...]:
+    """Return a copy of each row for each combination of `option_values`."""
     expanded = tuple(rows)
-    for text in over:
+    for text in option_values:
         key, equals, values = text.partition("=")
         check(bool(equals and values), f"over: must have the form option=value,value, got {text!r}.", "syntax")
         copies = []

@@ -152,9 +152,9 @@ class MetricValues(NamedTuple):
     value_variance_prior: VarianceEstimate | None
     difference_variance_prior: VarianceEstimate | None
 
-    def estimate_difference(self, row: str, other: str, column: str) -> PairedDifference | None:
+    def estimate_difference(self, row: str, other_row: str, column: str) -> PairedDifference | None:
         """Estimate the paired difference of two rows, or None without shared seeds."""
-        one, two = _restrict_to_shared_seeds(self.cell_values[row, column], self.cell_values[other, column])
+        one, two = _restrict_to_shared_seeds(self.cell_values[row, column], self.cell_values[other_row, column])
         if not one.seeds:
             return None
         items, others = one.item_values, two.item_values
@@ -327,7 +327,7 @@ def judge_claims(grid: Grid, results: JobAndResultByCell) -> list[ClaimVerdict]:
         differences = {name: gain.with_interval(comparisons=comparisons) for name, gain in gains.items()}
         intervals = {name: difference for name, difference in differences.items() if difference is not None}
         negligible = NEGLIGIBLE_GAIN * metric.is_shown_in_percent
-        judge = partial(classify_claim_outcome, requires_all=claim.requires_all, negligible=negligible)
+        judge = partial(classify_claim_outcome, requires_all=claim.requires_all, negligible_gain=negligible)
         verdict, seeds = judge(list(intervals.values())), None
         if verdict == UNDECIDED and intervals:
             seeds = predict_num_seeds_to_decide(
@@ -340,19 +340,19 @@ def judge_claims(grid: Grid, results: JobAndResultByCell) -> list[ClaimVerdict]:
 
 
 def classify_claim_outcome(
-    gains: Sequence[Difference], *, requires_all: bool = False, negligible: float = NEGLIGIBLE_GAIN
+    gains: Sequence[Difference], *, requires_all: bool = False, negligible_gain: float = NEGLIGIBLE_GAIN
 ) -> str:
     """Classify a claim, for example as "held in part", from paired differences.
 
     Without `requires_all`, it held if some gain is significantly positive and none significantly negative, and in part
     if some are both. It did not hold if some are significantly negative and none positive, or if all gains are below
-    `negligible`. With `requires_all`, it held if all gains are significantly positive, and did not if one that is not
-    is below `negligible`. Otherwise it is not decided.
+    `negligible_gain`. With `requires_all`, it held if all gains are significantly positive, and did not if one that is
+    not is below `negligible_gain`. Otherwise it is not decided.
 
     Args:
         gains: paired differences in favor of the claim.
         requires_all: whether the claim is about all gains rather than about some.
-        negligible: gain that is too small to matter: a point of a share; 0 for other units.
+        negligible_gain: gain that is too small to matter: a point of a share; 0 for other units.
 
     >>> classify_claim_outcome([Difference(0.02, 0.01, 0.03), Difference(0.0, -0.02, 0.02)])
     'held'
@@ -366,11 +366,11 @@ def classify_claim_outcome(
     'not decided at this size'
     """
     if requires_all and gains:
-        ruled_out = any(gain.high < negligible and not gain.low > 0 for gain in gains)
+        ruled_out = any(gain.high < negligible_gain and not gain.low > 0 for gain in gains)
         return NOT_HELD if ruled_out else HELD if all(gain.low > 0 for gain in gains) else UNDECIDED
     better, worse = any(gain.low > 0 for gain in gains), any(gain.high < 0 for gain in gains)
     if better:
         return PARTLY if worse else HELD
-    if gains and (worse or all(gain.high < negligible for gain in gains)):
+    if gains and (worse or all(gain.high < negligible_gain for gain in gains)):
         return NOT_HELD
     return UNDECIDED

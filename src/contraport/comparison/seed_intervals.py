@@ -91,19 +91,19 @@ def estimate_moderated_variance(values: Array, prior: VarianceEstimate | None = 
 
 
 def mean_interval_over_seeds(
-    values: Array, items_if_single_seed: Array | None = None, *, prior: VarianceEstimate | None = None
+    values: Array, item_values: Array | None = None, *, prior: VarianceEstimate | None = None
 ) -> Interval | None:
     """Confidence interval of the mean of values ``(s,)``, one per seed.
 
-    For one seed without a prior, it is the bootstrap interval over `items_if_single_seed`, ``(s, n)``, or None without
-    them. It is None too if all values are equal, as they do not show how others would vary.
+    For one seed without a prior, it is the bootstrap interval over `item_values`, ``(s, n)``, or None without them. It
+    is None too if all values are equal, as they do not show how others would vary.
 
     >>> mean_interval_over_seeds(np.array([0.9, 0.91, 0.92]))
     Interval(low=0.885..., high=0.934...)
     """
     mean, estimate = float(values.mean()), estimate_moderated_variance(values, prior)
     if estimate is None:
-        return None if items_if_single_seed is None else bootstrap_interval(MetricResult(items_if_single_seed[0]))
+        return None if item_values is None else bootstrap_interval(MetricResult(item_values[0]))
     if estimate.variance == 0:
         return None
     half = _half_width_in_standard_errors(CONFIDENCE_LEVEL, estimate.dof) * (estimate.variance / len(values)) ** 0.5
@@ -172,9 +172,9 @@ class PairedDifference:
 
 def estimate_paired_difference(
     values: Array,
-    others: Array,
-    items: Array | None = None,
-    other_items: Array | None = None,
+    other_values: Array,
+    item_values: Array | None = None,
+    other_item_values: Array | None = None,
     *,
     prior: VarianceEstimate | None = None,
 ) -> PairedDifference:
@@ -182,18 +182,18 @@ def estimate_paired_difference(
 
     Args:
         values: one value per seed, ``(s,)``.
-        others: the values to subtract, ``(s,)``.
-        items: values per seed and test item, ``(s, n)``, the same items with every seed; None: unknown.
-        other_items: likewise for `others`.
+        other_values: the values to subtract, ``(s,)``.
+        item_values: values per seed and test item, ``(s, n)``, the same items with every seed; None: unknown.
+        other_item_values: likewise for `other_values`.
         prior: prior of the variance of the difference between seeds.
 
     >>> better = np.array([0.91, 0.93, 0.92])
     >>> estimate_paired_difference(better, better - np.array([0.02, 0.021, 0.019])).with_interval().is_significant
     True
     """
-    differences, item_variance, per_seed = values - others, None, 0.0
-    if items is not None and other_items is not None:
-        of_items = items.astype(np.float64) - other_items
+    differences, item_variance, per_seed = values - other_values, None, 0.0
+    if item_values is not None and other_item_values is not None:
+        of_items = item_values.astype(np.float64) - other_item_values
         seeds, number = of_items.shape
         item_variance = VarianceEstimate(float(of_items.mean(axis=0).var(ddof=1)) / number, number - 1)
         if seeds > 1:  # one seed cannot separate the variance that stays with the items from that of the seed

@@ -61,7 +61,7 @@ _UNSEARCHED_SETTINGS_BY_OBJECTIVE = {"gca-uot": {"q"}}
 """Settings by objective that are not searched, since the objective's defaults leave them without effect."""
 
 
-def build_search_space(row: Row, common: OptionMap) -> dict[str, LogSearchRange]:
+def build_search_space(row: Row, common_options: OptionMap) -> dict[str, LogSearchRange]:
     """Return the range of each searched hyperparameter of a row, by name.
 
     Fixed settings are left out, and parts that are off by default, such as the penalty of iot: with it, iot would be
@@ -69,10 +69,10 @@ def build_search_space(row: Row, common: OptionMap) -> dict[str, LogSearchRange]
 
     Args:
         row: row of the table.
-        common: options that hold for all rows, such as ``--train.temperature``.
+        common_options: options that hold for all rows, such as ``--train.temperature``.
     """
     parameters = get_objective_signature_parameters(row.options)
-    options = override_options(common, row.options)
+    options = override_options(common_options, row.options)
     fixed = {*options, *(options.get("objective_settings") or {})}
     name = str(row.options.get("objective", row.options.get("recipe")))
     ranges = SEARCH_RANGE_BY_SETTING | _OWN_SEARCH_RANGES_BY_OBJECTIVE.get(name, {})
@@ -82,9 +82,9 @@ def build_search_space(row: Row, common: OptionMap) -> dict[str, LogSearchRange]
     return {key: one for key, one in ranges.items() if key in parameters and key not in fixed | left_out}
 
 
-def settings_searched_by_other_rows(rows: Sequence[Row], common: OptionMap) -> dict[str, list[str]]:
+def settings_searched_by_other_rows(rows: Sequence[Row], common_options: OptionMap) -> dict[str, list[str]]:
     """Return, for each row, the fixed settings that another row searches."""
-    spaces = {row.name: build_search_space(row, common).keys() for row in rows}
+    spaces = {row.name: build_search_space(row, common_options).keys() for row in rows}
     searched = {key for keys in spaces.values() for key in keys}
     fixed = {
         row.name: sorted(searched & get_objective_signature_parameters(row.options).keys() - spaces[row.name])
@@ -134,7 +134,8 @@ def build_cell_from_trial(trial: Cell, seed: int) -> Cell:
     return Cell(trial.row, trial.column, {**options, "seed": seed})
 
 
-def describe_trial_settings(trial: Cell, common: OptionMap) -> str:
+def describe_trial_settings(trial: Cell, common_options: OptionMap) -> str:
     """Return the searched settings as text, such as "temperature 0.2, q 0.5"."""
     own = {**trial.options, **(trial.options.get("objective_settings") or {})}
-    return ", ".join(f"{key} {own[key]}" for key in build_search_space(trial.row, common) if key in own) or "default"
+    searched = build_search_space(trial.row, common_options)
+    return ", ".join(f"{key} {own[key]}" for key in searched if key in own) or "default"

@@ -29,7 +29,7 @@ from contraport.evaluation.config import (
 )
 from contraport.evaluation.evaluation_results import Evaluation, EvaluationsByRun
 from contraport.evaluation.loaded_run import LoadedRun, find_checkpoints_by_epoch, iter_intermediate_model_copies
-from contraport.evaluation.notes import (
+from contraport.evaluation.notes_and_verdict import (
     EncoderResults,
     build_data_and_model_notes,
     build_few_shot_notes,
@@ -169,7 +169,7 @@ def _evaluate_run(run: RunFolder, options: EvaluateOptions) -> EvaluatedRun:
         find_checkpoints_by_epoch(run, before_epoch=loaded.trained_epochs) if options.checkpoints == "all" else {}
     )
     dims = tuple(options.dims) or loaded.training_settings.matryoshka_dims[1:]
-    truncated = [trained.truncate_features(size) for size in dims]
+    truncated = [trained.with_truncated_features(size) for size in dims]
     steps = (len(baselines) + 1 + len(truncated) + len(checkpoints)) * len(possible) + (not options.alone)
     results: dict[str, dict[str, MetricResult | float]] = {}
     plans: list[tuple[int, ArraysByName]] = []
@@ -191,7 +191,7 @@ def _evaluate_run(run: RunFolder, options: EvaluateOptions) -> EvaluatedRun:
                 loaded, trained, plans, has_probe="linear_probe" in results["trained"]
             )
     draws = _values_and_draws_by_encoder(results)
-    skipped = build_skipped_metric_notes(metrics, unmet, results["trained"], by_name=len(options.metrics) > 0)
+    skipped = build_skipped_metric_notes(metrics, unmet, results["trained"], selected_by_name=len(options.metrics) > 0)
     evaluation = _build_evaluation(loaded, baselines, results, draws, skipped, plan_note, started=started)
     items: ArraysByName = {}
     for key, one in results["trained"].items():

@@ -119,29 +119,29 @@ def _write_verified_model(model: Model, path: Path, format_name: str) -> None:
         )
 
 
-def _draw_random_views(model: Model, items: int = 3) -> tuple[Tensor, ...]:
+def _draw_random_views(model: Model, num_items: int = 3) -> tuple[Tensor, ...]:
     """Draw random items like the training data, one tensor for each view."""
-    generator, views = torch_generator("export.check", items), []
+    generator, views = torch_generator("export.check", num_items), []
     for view in model.representation_views:
         tower, shape = model.tower(view), model.shapes[view]
         if not is_text_shape(shape):
-            views.append(tower.mean + tower.std * torch.randn(items, *shape, generator=generator))
+            views.append(tower.mean + tower.std * torch.randn(num_items, *shape, generator=generator))
             continue
         # Texts of different lengths; the longest is longer in a batch of more items.
-        letters = torch.randint(97, 123, (items, 30 + items), generator=generator)
+        letters = torch.randint(97, 123, (num_items, 30 + num_items), generator=generator)
         letters[torch.rand(letters.shape, generator=generator) < 0.2] = 32
         letters[:, 0] = 97
-        ends = letters.shape[1] - torch.arange(items)[:, None] * 3
+        ends = letters.shape[1] - torch.arange(num_items)[:, None] * 3
         views.append(torch.where(torch.arange(letters.shape[1]) < ends, letters, 0).byte())
     return tuple(views)
 
 
-def _compute_max_relative_difference(model: Model, exported: _FeatureFunction, items: int) -> float:
+def _compute_max_relative_difference(model: Model, exported: _FeatureFunction, num_items: int) -> float:
     """Return the largest relative difference between the features of two models.
 
     It is relative to the largest feature or to 1, whichever is larger. It is infinite if a difference is NaN.
     """
-    views = _draw_random_views(model, items)
+    views = _draw_random_views(model, num_items)
     expected, actual = FeatureExtractor(model)(*views), exported(*views)
     if actual.shape != expected.shape:
         raise ValueError(f"features have shape {tuple(actual.shape)} in place of {tuple(expected.shape)}")

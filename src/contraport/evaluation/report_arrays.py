@@ -199,9 +199,10 @@ def collect_suspected_pair_arrays(run: RunFolder, train: Dataset) -> ArraysByNam
     }
 
 
-def fixed_random_positions(items: int, maximum: int) -> Tensor:
+def fixed_random_positions(num_items: int, maximum: int) -> Tensor:
     """Return ascending positions of a fixed random subsample of the items."""
-    return torch.randperm(items, generator=torch_generator("evaluation.samples", items))[:maximum].sort().values
+    generator = torch_generator("evaluation.samples", num_items)
+    return torch.randperm(num_items, generator=generator)[:maximum].sort().values
 
 
 def random_positions_sorted_by_label(dataset: Dataset, maximum: int) -> Tensor:

@@ -59,7 +59,7 @@ REQUIRES_STORED_AUGMENTATION = Requirement(
 REQUIRES_COMPARABLE_VIEWS = Requirement(
     attrgetter("has_comparable_views"), "the views have embeddings of different sizes"
 )
-REQUIRES_TEXT_AND_OTHER_ENCODER = Requirement(
+REQUIRES_ZERO_SHOT_SUPPORT = Requirement(
     attrgetter("supports_zero_shot"),
     "it requires named classes, a text and a view of another kind, such as an image",
     is_rarely_met=True,
@@ -312,7 +312,7 @@ def link_popularity_ratio(context: EvalContext, number: int) -> float:
     requires=(
         REQUIRES_LINK_DATA,
         REQUIRES_COMPARABLE_VIEWS,
-        Requirement(attrgetter("has_untrained_test_rows"), "each row of the test pairs has training pairs", True),
+        Requirement(attrgetter("has_unseen_test_rows"), "each row of the test pairs has training pairs", True),
     ),
     numbers=(10,),
     headline=False,
@@ -360,7 +360,7 @@ def median_rank_result(context: EvalContext) -> MetricResult:
     )
 
 
-@register_share_metric("Zero-shot", group="zero-shot", requires=(REQUIRES_LABELS, REQUIRES_TEXT_AND_OTHER_ENCODER))
+@register_share_metric("Zero-shot", group="zero-shot", requires=(REQUIRES_LABELS, REQUIRES_ZERO_SHOT_SUPPORT))
 def zero_shot_accuracy_per_item(context: EvalContext) -> ItemValues:
     """Share of test items whose nearest class text names their class.
     No label is used for training.

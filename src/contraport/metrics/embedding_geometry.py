@@ -243,8 +243,9 @@ def weighted_skewness(values: Tensor, weights: Tensor) -> Tensor:
     return (shares @ centered**3) / (shares @ centered**2) ** 1.5
 
 
-def fixed_subset_positions(items: int) -> Tensor:
+def fixed_subset_positions(num_items: int) -> Tensor:
     """Return the positions of a fixed random subset of at most `MAX_PAIRWISE_METRIC_ITEMS` items."""
-    if items <= MAX_PAIRWISE_METRIC_ITEMS:
-        return torch.arange(items)
-    return torch.randperm(items, generator=torch_generator("metrics.uniformity", items))[:MAX_PAIRWISE_METRIC_ITEMS]
+    if num_items <= MAX_PAIRWISE_METRIC_ITEMS:
+        return torch.arange(num_items)
+    generator = torch_generator("metrics.uniformity", num_items)
+    return torch.randperm(num_items, generator=generator)[:MAX_PAIRWISE_METRIC_ITEMS]

@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 @keep_deprecated_attributes(
     device="encoder_device",
     num_classes="num_train_classes",
-    truncate="truncate_features",
+    truncate="with_truncated_features",
     train_x="train_features",
     test_x="test_features",
     train_y="train_labels",
     test_y="test_labels",
     is_coupling="has_link_data",
-    has_new_rows="has_untrained_test_rows",
+    has_new_rows="has_unseen_test_rows",
     retrieval_embeddings="retrieval_view_embeddings",
 )
 class EvalContext:
@@ -91,7 +91,7 @@ class EvalContext:
         self.class_names, self.templates = classes or test.class_names, tuple(templates)
         self._untruncated: EvalContext | None = None
 
-    def truncate_features(self, dims: int) -> EvalContext:
+    def with_truncated_features(self, dims: int) -> EvalContext:
         """Return a copy whose representations are cut to their first `dims` coordinates.
 
         Its name is ``dims 64`` or alike. Items are not embedded again for metrics on the representation.
@@ -280,7 +280,7 @@ class EvalContext:
         return self.train.entity_ids is not None and self.test.entity_ids is not None
 
     @property
-    def has_untrained_test_rows(self) -> bool:
+    def has_unseen_test_rows(self) -> bool:
         """True if a row of a coupling has test but no training pairs."""
         train, test = (_get_required_tensor(part.entity_ids)[:, 0] for part in (self.train, self.test))
         return not bool(torch.isin(test, train).all())

@@ -241,13 +241,13 @@ def bootstrap_interval(
 
 
 def paired_bootstrap_difference(
-    first: tuple[float, Array], second: tuple[float, Array], *, comparisons: int = 1
+    value_and_draws: tuple[float, Array], other_value_and_draws: tuple[float, Array], *, comparisons: int = 1
 ) -> Difference:
     """Return the paired difference of two values, with its bootstrap interval.
 
     Args:
-        first: the value and its draws ``(resamples,)``, from `draw_bootstrap_values`.
-        second: the same for the value to subtract, from the same call.
+        value_and_draws: the value and its draws ``(resamples,)``, from `draw_bootstrap_values`.
+        other_value_and_draws: the same for the value to subtract, from the same call.
         comparisons: number of intervals that must hold at once. If there are several, the ends move away from the
             median as those of a normal distribution would: there are too few draws for quantiles so far out.
 
@@ -261,11 +261,11 @@ def paired_bootstrap_difference(
     >>> [round(number, 2) for number in paired_bootstrap_difference(*values, comparisons=3)]
     [0.18, 0.09, 0.28]
     """
-    draws = first[1] - second[1]
+    draws = value_and_draws[1] - other_value_and_draws[1]
     low, high = percentile_interval(draws)
     if comparisons > 1:
         middle = float(np.median(draws[np.isfinite(draws)]))
         quantile = NormalDist().inv_cdf
         stretch = quantile((1 + bonferroni_confidence_level(comparisons)) / 2) / quantile((1 + CONFIDENCE_LEVEL) / 2)
         low, high = middle - stretch * (middle - low), middle + stretch * (high - middle)
-    return Difference(first[0] - second[0], low, high)
+    return Difference(value_and_draws[0] - other_value_and_draws[0], low, high)

@@ -157,10 +157,12 @@ def few_label_accuracy_per_item(
     return np.asarray(np.mean(hits, axis=0))
 
 
-def sample_positions_per_class(labels: Tensor, count: Callable[[int], int], random: np.random.Generator) -> Tensor:
+def sample_positions_per_class(
+    labels: Tensor, count_from_class_size: Callable[[int], int], random: np.random.Generator
+) -> Tensor:
     """Return positions of randomly drawn items of each class.
 
-    `count` maps the class size to the number to draw, at least 1.
+    `count_from_class_size` maps the class size to the number to draw, at least 1.
 
     >>> labels = torch.tensor([0, 0, 0, 1, 1])
     >>> labels[sample_positions_per_class(labels, lambda size: size - 1, np.random.default_rng(0))].tolist()
@@ -169,7 +171,7 @@ def sample_positions_per_class(labels: Tensor, count: Callable[[int], int], rand
     drawn = []
     for label in labels.unique():
         members = (labels == label).nonzero().flatten().numpy()
-        drawn.append(random.permutation(members)[: max(1, count(len(members)))])
+        drawn.append(random.permutation(members)[: max(1, count_from_class_size(len(members)))])
     return torch.from_numpy(np.sort(np.concatenate(drawn)))
 
 
@@ -327,11 +329,11 @@ def knn_correctness(
     return torch.cat(hits).cpu().numpy()
 
 
-def check_enough_neighbors(neighbors: int, items: int) -> None:
+def check_enough_neighbors(neighbors: int, num_items: int) -> None:
     """Raise `UsageError` unless `neighbors` is from 1 to the number of items."""
     check(
-        is_integer(neighbors) and 1 <= neighbors <= items,
-        f"neighbors: must be between 1 and {items}, the number of training items, got {format_value(neighbors)}.",
+        is_integer(neighbors) and 1 <= neighbors <= num_items,
+        f"neighbors: must be between 1 and {num_items}, the number of training items, got {format_value(neighbors)}.",
     )
 
 

@@ -47,10 +47,10 @@ def is_dense_real_tensor(value: object) -> TypeGuard[Tensor]:
     return isinstance(value, Tensor) and not (value.is_complex() or value.is_meta or value.layout != torch.strided)
 
 
-def check_points(argument: str, points: Tensor, least: int = 1) -> None:
+def check_points(argument: str, points: Tensor, min_points: int = 1) -> None:
     """Raise `UsageError` unless a value is a finite tensor, (n, d)."""
-    if not is_dense_real_tensor(points) or points.ndim != 2 or len(points) < least or points.shape[1] == 0:
-        expected = f"a tensor (n, d) with n >= {least}"
+    if not is_dense_real_tensor(points) or points.ndim != 2 or len(points) < min_points or points.shape[1] == 0:
+        expected = f"a tensor (n, d) with n >= {min_points}"
         raise UsageError(f"{argument}: must be {expected}, got {type_and_shape(points)}.", kind="shape")
     # Block by block: torch finds the finite points by a copy of all of them.
     for block in points.split(POINTS_CHECKED_AT_A_TIME):
@@ -58,10 +58,10 @@ def check_points(argument: str, points: Tensor, least: int = 1) -> None:
             check_all_values(argument, points, points.float().isfinite(), "finite numbers")
 
 
-def check_labels(argument: str, labels: Tensor, items: int) -> None:
+def check_labels(argument: str, labels: Tensor, num_items: int) -> None:
     """Raise `UsageError` unless a value is a tensor of integers, (items,)."""
-    if not is_dense_real_tensor(labels) or labels.shape != (items,) or labels.is_floating_point():
-        expected = f"integers, ({items},)"
+    if not is_dense_real_tensor(labels) or labels.shape != (num_items,) or labels.is_floating_point():
+        expected = f"integers, ({num_items},)"
         raise UsageError(f"{argument}: must be {expected}, got {type_and_shape(labels)}.", kind="shape")
 
 
@@ -71,12 +71,12 @@ def check_equal_widths(argument: str, points: Tensor, other_argument: str, other
     check(points.shape[1] == other.shape[1], f"{argument}: {expected}, got {points.shape[1]}.", "shape")
 
 
-def unit_vectors(argument: str, points: Tensor, least: int = 1, dtype: torch.dtype = torch.float32) -> Tensor:
+def unit_vectors(argument: str, points: Tensor, min_points: int = 1, dtype: torch.dtype = torch.float32) -> Tensor:
     """Check points, (n, d), and return them scaled to unit length.
 
     Rows of zeros stay zero. The result has no gradient.
     """
-    check_points(argument, points, least)
+    check_points(argument, points, min_points)
     return scale_to_unit_length(points, dtype)
 
 

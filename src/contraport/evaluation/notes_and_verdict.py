@@ -37,7 +37,11 @@ DifferencesByBaseline = Mapping[str, Mapping[str, Difference]]
 
 
 def build_skipped_metric_notes(
-    metrics: Sequence[Metric], unmet: Mapping[str, Requirement | None], results: EncoderResults, *, by_name: bool
+    metrics: Sequence[Metric],
+    unmet_requirements: Mapping[str, Requirement | None],
+    results: EncoderResults,
+    *,
+    selected_by_name: bool,
 ) -> list[str]:
     """Return notes about skipped metrics, one sentence for each reason.
 
@@ -45,15 +49,15 @@ def build_skipped_metric_notes(
     """
     skipped: dict[str, list[Metric]] = {}
     for metric in metrics:
-        requirement = unmet[metric.key]
-        if requirement is not None and (by_name or not requirement.is_rarely_met):
+        requirement = unmet_requirements[metric.key]
+        if requirement is not None and (selected_by_name or not requirement.is_rarely_met):
             skipped.setdefault(requirement.reason, []).append(metric)
     notes = [
         f"Not measured, as {reason}: {', '.join(combined_titles_by_name(of).values())}."
         for reason, of in skipped.items()
     ]
     # A metric added by a user may return NaN.
-    not_finite = [metric for metric in metrics if unmet[metric.key] is None and metric.key not in results]
+    not_finite = [metric for metric in metrics if unmet_requirements[metric.key] is None and metric.key not in results]
     if not_finite:
         notes.append(
             f"Left out, as a value was NaN or infinite: {', '.join(combined_titles_by_name(not_finite).values())}."
@@ -62,7 +66,7 @@ def build_skipped_metric_notes(
 
 
 def build_data_and_model_notes(
-    loaded: LoadedRun, raw: Model | RawInputEncoder | None, results: EncoderResults
+    loaded: LoadedRun, raw_baseline: Model | RawInputEncoder | None, results: EncoderResults
 ) -> list[str]:
     """Return notes on limits of the data, the model and the audit."""
     run = loaded.run_folder
@@ -74,8 +78,8 @@ def build_data_and_model_notes(
             f"{run.config_path} has the entries {', '.join(map(repr, unknown))}, which contraport {__version__} does "
             "not know and ignores. The run was trained by another version."
         )
-    if isinstance(raw, RawInputEncoder) and raw.side is not None:
-        notes.append(f"Raw inputs: images downscaled to {raw.side} × {raw.side} pixels.")
+    if isinstance(raw_baseline, RawInputEncoder) and raw_baseline.side is not None:
+        notes.append(f"Raw inputs: images downscaled to {raw_baseline.side} × {raw_baseline.side} pixels.")
     settings = loaded.training_settings
     is_of_own_data = is_training_data(settings, loaded.evaluate_options.data)
     has_unaudited_pairs = settings.audit and settings.mismatch is None and is_of_own_data
