@@ -40,6 +40,8 @@ from contraport.options import keep_deprecated_attributes
 class Plan:
     """Differentiable transport plan P_ij = exp(log K_ij + f_i + g_j).
 
+    Masses, norms and costs take one pass over the pairs unless the solver has computed them.
+
     Attributes:
         geometry: Compared pairs, (N, M), with log K; of the kernel unless `cost_geometry` is given.
         row_potential: Log potential of each row, (N,); None is zero.
