@@ -15,16 +15,16 @@ from contraport.plots.curves import MAX_POINTS_PER_LINE
 from contraport.plots.figure_setup import class_colors
 from contraport.plots.plan_plots import LogScale
 from contraport.reporting import plotly_figures
-from contraport.reporting.html_page import PageAssets, pack_sprite_sheet
+from contraport.reporting.html_page_parts import PageAssets, pack_sprite_sheet
 from contraport.reporting.page import render_report
 from contraport.reporting.reported_run import load_runs
-from contraport.reporting.sections.confusion_matrix import (
+from contraport.reporting.sections.embedding_map import build_embedding_map_section
+from contraport.reporting.sections.feature_geometry import build_geometry_section, draw_cosine_heatmap
+from contraport.reporting.sections.linear_probe_errors import (
     build_confusion_section,
     draw_confusion_matrix,
     frequent_confusion_sentences,
 )
-from contraport.reporting.sections.embedding_map import build_embedding_map_section
-from contraport.reporting.sections.feature_geometry import build_geometry_section, draw_cosine_heatmap
 from contraport.reporting.sections.metric_curves import (
     build_epoch_curves_section,
     build_robustness_section,

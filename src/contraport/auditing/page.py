@@ -14,7 +14,7 @@ from contraport.auditing.pairs.pair_scoring import STATISTICS
 from contraport.auditing.result import Audit
 from contraport.data import Dataset
 from contraport.data.thumbnails import make_thumbnails_per_view
-from contraport.reporting.html_page import build_preview_records, render_page
+from contraport.reporting.html_page_parts import build_preview_records, render_page
 
 MAX_PAGE_PAIRS = 200
 """Maximum number of pairs on the page; with more the file would be slow to open."""

@@ -17,7 +17,7 @@ from contraport.comparison.comparison_tables import (
 )
 from contraport.metrics.intervals import Interval
 from contraport.plots.figure_setup import SERIES_COLORS, create_figure, encode_png, escape_dollars
-from contraport.reporting.html_page import render_page
+from contraport.reporting.html_page_parts import render_page
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

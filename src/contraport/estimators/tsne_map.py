@@ -32,7 +32,7 @@ from contraport.features import Features, as_features, write_features
 from contraport.metrics.embedding_geometry import TRUSTWORTHINESS_NEIGHBORS, trustworthiness
 from contraport.metrics.retrieval import nearest_indices
 from contraport.plots import embedding as draw_embedding
-from contraport.reporting.html_page import PageAssets
+from contraport.reporting.html_page_parts import PageAssets
 from contraport.reporting.page import render_sections
 from contraport.reporting.reported_run import ReportedRun, shorten_data_name
 from contraport.reporting.sections.embedding_map import build_embedding_map_section

@@ -16,12 +16,12 @@ from contraport.errors import check, check_new_file, translate_write_errors
 from contraport.metrics import Metric
 from contraport.plots.figure_setup import MASS_SCALE_ON_DARK, MASS_SCALE_ON_LIGHT
 from contraport.reporting.config import REPORT_COMMAND_SPEC, ReportOptions
-from contraport.reporting.html_page import PageAssets, Section, render_page
+from contraport.reporting.html_page_parts import PageAssets, Section, render_page
 from contraport.reporting.plotly_figures import to_script_json
 from contraport.reporting.reported_run import ReportedRun, load_runs, shorten_data_name
-from contraport.reporting.sections.confusion_matrix import build_confusion_section
 from contraport.reporting.sections.embedding_map import build_embedding_map_section
 from contraport.reporting.sections.feature_geometry import build_geometry_section
+from contraport.reporting.sections.linear_probe_errors import build_confusion_section
 from contraport.reporting.sections.metric_curves import (
     build_epoch_curves_section,
     build_robustness_section,

@@ -11,7 +11,7 @@ from contraport.auditing.pairs.noise_rate import is_rate_reliable
 from contraport.metrics import Metric, combined_titles_by_name
 from contraport.metrics.intervals import Difference
 from contraport.metrics.registry import BASELINE_TITLES, MAX_HEADLINE_METRICS, choose_headline_metrics
-from contraport.reporting.html_page import PageAssets, Section
+from contraport.reporting.html_page_parts import PageAssets, Section
 from contraport.reporting.reported_run import ReportedRun
 from contraport.reporting.sections.online_audit import NUM_LOWEST_PAIRS
 from contraport.reporting.sections.results_and_settings import list_evaluated_metrics, setting_texts_by_name

@@ -8,7 +8,7 @@ import numpy as np
 
 from contraport.plots.feature_plots import class_name_positions
 from contraport.plots.figure_setup import class_colors
-from contraport.reporting.html_page import PageAssets, PlotElement, Section
+from contraport.reporting.html_page_parts import PageAssets, PlotElement, Section
 from contraport.reporting.plotly_figures import (
     INK_COLOR,
     MUTED_COLOR,

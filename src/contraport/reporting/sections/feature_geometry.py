@@ -12,7 +12,7 @@ import torch
 from contraport.metrics.embedding_geometry import effective_rank_from_spectrum
 from contraport.metrics.registry import INITIAL_ENCODER_BASELINE_TITLES
 from contraport.plots.feature_plots import MAX_NAMED_CLASSES, SPECTRUM_FLOOR_RATIO
-from contraport.reporting.html_page import PageAssets, PlotElement, Section
+from contraport.reporting.html_page_parts import PageAssets, PlotElement, Section
 from contraport.reporting.plotly_figures import (
     CURVE_HEIGHT_PIXELS,
     HEATMAP_COLORSCALE,

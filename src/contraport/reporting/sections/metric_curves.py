@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from contraport.metrics import Metric, collect_metrics_for_display
 from contraport.metrics.registry import BASELINE_TITLES, INITIAL_ENCODER_BASELINE_TITLES
 from contraport.plots.curves import MAX_POINTS_PER_LINE, column_title, evenly_spaced_rows_with_key, is_percent_column
-from contraport.reporting.html_page import PageAssets, Section
+from contraport.reporting.html_page_parts import PageAssets, Section
 from contraport.reporting.plotly_figures import (
     CURVE_HEIGHT_PIXELS,
     MUTED_COLOR,

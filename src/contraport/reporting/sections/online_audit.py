@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from contraport.auditing.pairs.noise_rate import estimate_pair_fdrs, is_rate_reliable
-from contraport.reporting.html_page import PageAssets, Section
+from contraport.reporting.html_page_parts import PageAssets, Section
 from contraport.reporting.plotly_figures import (
     CURVE_HEIGHT_PIXELS,
     MUTED_COLOR,

@@ -15,7 +15,7 @@ from contraport.plots.plan_plots import (
     excludes_self_pairs,
     share_on_target,
 )
-from contraport.reporting.html_page import PageAssets, PlotElement, Section
+from contraport.reporting.html_page_parts import PageAssets, PlotElement, Section
 from contraport.reporting.plotly_figures import (
     CURVE_HEIGHT_PIXELS,
     HEATMAP_COLORSCALE,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from contraport._utils.formatting import join_names
 from contraport.metrics import Metric, collect_metrics_for_display
 from contraport.metrics.registry import INITIAL_ENCODER_BASELINE_TITLES
-from contraport.reporting.html_page import PageAssets, PlotElement, Section
+from contraport.reporting.html_page_parts import PageAssets, PlotElement, Section
 from contraport.reporting.plotly_figures import (
     GRID_COLOR,
     MUTED_COLOR,

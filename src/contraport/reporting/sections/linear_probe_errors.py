@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from contraport.reporting.html_page import PageAssets, Section
+from contraport.reporting.html_page_parts import PageAssets, Section
 from contraport.reporting.plotly_figures import (
     HEATMAP_COLORSCALE,
     PlotlyFigure,
