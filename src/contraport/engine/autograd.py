@@ -1,4 +1,4 @@
-"""Autograd utilities: `torch.func`, gradients, autocast, and checkpointing of row blocks.
+"""Autograd utilities for `torch.func`, gradients, autocast and checkpointing of row blocks.
 
 Within a `torch.func` transform everything is plain operations and no outside state changes. Autocast is off wherever
 the engine computes, gradients included: sums over many pairs need single precision.

@@ -52,7 +52,7 @@ class PassesConfig(NamedTuple):
 
 
 class BackwardArgs(NamedTuple):
-    """Outputs, gradients of the outputs, and flags of a backward pass.
+    """Outputs, their gradients, and which inputs need one, for a backward pass.
 
     Attributes:
         outputs: All outputs of the forward computation.

@@ -55,7 +55,7 @@ class PairExclusion(ABC):
 
 @dataclass(frozen=True, eq=False)
 class LabelExclusion(PairExclusion):
-    """Mask that excludes pairs with equal labels, except pairs with equal exception labels.
+    """Mask that excludes pairs with equal labels, unless their exception labels are equal.
 
     One rule covers self pairs, duplicates and positives that are left out of a denominator, at the cost of a comparison
     per pair.
@@ -216,7 +216,7 @@ class Geometry:
         return value
 
     def with_link(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Geometry:
-        """Return the geometry with another link, applied to scale T + row_bias."""
+        """Return the geometry with another link, as `LogKernel.with_link`."""
         return Geometry(
             self.log_kernel.with_link(link, scale=scale, row_bias=row_bias), self.masks, self.has_no_empty_row_or_column
         )

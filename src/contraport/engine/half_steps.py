@@ -33,7 +33,7 @@ from contraport.options import accept_deprecated_keywords, keep_deprecated_attri
 @accept_deprecated_keywords(source_index="source_potential_index")
 @keep_deprecated_attributes(source_index="source_potential_index")
 class HalfStepSpec(NamedTuple):
-    """Sinkhorn half-step, which updates the potentials of the rows or the columns.
+    """Sinkhorn half-step, which updates the row potentials or the column potentials.
 
     Attributes:
         axis: Axis whose marginal the step enforces and whose potential it updates, ``"rows"`` or ``"columns"``.
@@ -73,7 +73,7 @@ class Relaxation(NamedTuple):
         return step if self.reference_potentials is None else self.reference_potentials[axis == "columns"] + step
 
     def derivative_in_log_marginal(self, step_index: int, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
-        """Return the derivative of a half-step's potential in the log marginal."""
+        """Return the derivative of a half-step's potential by its log marginal."""
         dampings = self.damping_by_step
         derivative = torch.ones_like(log_sum) if dampings is None else dampings[step_index].expand_as(log_sum)
         if self.max_shift_by_step is None:

@@ -1,4 +1,4 @@
-"""Link functions h from a negative cost T to log K = h(T).
+"""Link functions h that turn a negative cost T into the log-kernel h(T).
 
 T is minus a cost in some unit, so that T <= 0 up to rounding wherever the cost is a distance.
 """

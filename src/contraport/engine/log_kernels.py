@@ -40,7 +40,7 @@ class LinearOperator(Protocol):
     """Protocol of (N, M) matrices, dense or implicit, with products and row sums."""
 
     def apply(self, y: Tensor) -> Tensor:
-        """Return W y, (N, ...), for a tensor y, (M, ...)."""
+        """Multiply the matrix by a tensor, (M, ...) to (N, ...)."""
 
     def row_mass(self) -> Tensor:
         """Return the sum of each row, (N,)."""
@@ -117,7 +117,10 @@ class LogKernel(ABC):
 
     @abstractmethod
     def with_link(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Self:
-        """Return the kernel with another link, applied to scale T + row_bias."""
+        """Return the kernel with another link, and its argument scaled and shifted.
+
+        The argument is scale T + row_bias, with T that of the present link.
+        """
 
     @abstractmethod
     def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
@@ -147,7 +150,7 @@ class LogKernel(ABC):
         """Return log K as an (N, M) tensor, differentiable by plain autograd."""
 
     def row_inner_products(self, weight: LinearOperator) -> Tensor:
-        """Return sum_j W_ij log K_ij for each row, (N,), differentiable."""
+        """Return each row's inner product of weights and log K, (N,), differentiable."""
 
         def inner(rows: slice) -> Tensor:
             return (weight.take_rows(rows).dense() * self.take_rows(rows).dense()).sum(1)
@@ -197,7 +200,7 @@ class LogKernel(ABC):
 
     @abstractmethod
     def add_tile_gradients(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
-        """Add a tile's gradient of sum(weight * T) to `gradients`."""
+        """Add a tile's gradient of sum(weight * T), T the link's argument, to `gradients`."""
 
     def _apply_link(self, t: Tensor) -> Tensor:
         """Return h(T), or T itself if there is no link."""

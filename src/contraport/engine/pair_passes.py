@@ -134,7 +134,7 @@ class PairPasses(ABC):
         """
 
     def _scale_gradients_for_averaging(self, gradients: list[Tensor | None]) -> list[Tensor | None]:
-        """Scale a part of the gradient so that processes average to the whole.
+        """Scale this process's gradient so that the mean over processes is the whole.
 
         Inputs that belong to no row or column (parameters of a learned cost) are replicated, so they get the whole
         gradient on every process.

@@ -428,7 +428,10 @@ def _restrict_terms_to_visit(terms: Sequence[WeightTerm], visit: RingVisit) -> l
 
 
 class _RowInnerProducts(torch.autograd.Function):
-    """Autograd function of sum_j W_ij log K_ij for each own row, (n,)."""
+    """Autograd function of each own row's inner product with weights, (n,).
+
+    It is sum_j W_ij log K_ij, with W a weight matrix.
+    """
 
     @staticmethod
     def forward(ctx: Any, structure: TreeStructure, weight: LinearOperator, *tensors: Tensor) -> Tensor:

@@ -151,7 +151,7 @@ class CudaPairPasses(PairPasses):
         return slice(num_rows * rank // processes, num_rows * (rank + 1) // processes)
 
     def _gather_rows(self, own_part: Tensor, own_rows: slice, total_rows: int) -> Tensor:
-        """Gather the rows of all processes, by a sum of zero-padded parts."""
+        """Gather the rows of all processes, by adding zero-padded parts."""
         whole = _place_in_zeros(own_part, own_rows, total_rows)
         self.processes.all_reduce_(whole)
         return whole
@@ -339,7 +339,7 @@ def _input_gradients(
 def _row_gradients_and_sums_fused(
     inputs: _KernelInputs, weights: _WeightVariants, without_link: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return W y and the row sums of W, without storing W."""
+    """Return pair weights times y and their row sums, without storing weights."""
     blocks = _choose_device_launch_config("weighted_products_kernel", inputs.x)
     splits = _count_column_splits(inputs, blocks)
     (n, d), like = inputs.x.shape, weights.with_own_exponentials.row_factors
@@ -354,7 +354,7 @@ def _row_gradients_and_sums_fused(
 def _input_gradients_by_workspace(
     inputs: _KernelInputs, weights: _WeightVariants, needs_grad: Sequence[bool], without_link: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of `_input_gradients`, with W stored in blocks of rows."""
+    """Return the gradients of `_input_gradients`, with pair weights in blocks of rows."""
     x, y = inputs.x, inputs.y
     n, m = x.shape[0], y.shape[0]
     # W in bfloat16 beside half-precision embeddings: weights need the range of single precision, not its digits.
@@ -409,7 +409,7 @@ def _launch_kernel(
 
 
 def _device_context(x: Tensor) -> AbstractContextManager[None]:
-    """Return a context in which Triton launches on the device of x."""
+    """Return a context in which kernels are launched on the device of x."""
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
@@ -549,7 +549,7 @@ def _ceil_div(length: int, block: int) -> int:
 
 
 def _import_triton_kernels() -> ModuleType:
-    """Import the module of Triton kernels; raise `UsageError` without Triton."""
+    """Import the module of Triton kernels, or raise `UsageError` without Triton."""
     check(HAS_TRITON, "backend: 'cuda' requires the package 'triton', which PyTorch for CUDA includes.", "missing")
     from contraport.engine.backends import triton_kernels
 

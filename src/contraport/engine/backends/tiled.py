@@ -1,4 +1,4 @@
-"""Tiled backends, which recompute each tile of pairs in every pass or store it.
+"""Tiled backends, which recompute or store each tile of the pairs.
 
 Exponents. Where all exponents are known to be moderate, exp(S) is taken directly and everything else is a factor per
 row or per column, so that a pass is a matrix product, an exponential and thin products. Elsewhere (a very low

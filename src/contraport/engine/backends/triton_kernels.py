@@ -81,7 +81,7 @@ def weighted_products_kernel(
     GROUPS: tl.constexpr, RANK: tl.constexpr, WITHOUT_LINK: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Triton kernel of W y and the row sums of W, per split.
+    """Triton kernel of pair weights times y and their row sums, per split.
 
     The outputs are (splits, n, D) and (splits, n), with W the pair weights; D must be at most BLOCK_D.
     """
