@@ -37,7 +37,7 @@ from contraport.engine.kernels import (
     normalized_rows_and_divisors,
 )
 from contraport.engine.late_interaction import LateInteraction
-from contraport.engine.links import (
+from contraport.engine.link_functions import (
     DoubledLink,
     Link,
     LinkPlusLogCost,

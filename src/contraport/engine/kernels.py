@@ -20,7 +20,7 @@ from contraport.engine.autograd import (
     is_in_torch_func,
 )
 from contraport.engine.constant_tensor_cache import constant_vector
-from contraport.engine.links import PolynomialTailLink, PoweredCostLink
+from contraport.engine.link_functions import PolynomialTailLink, PoweredCostLink
 from contraport.engine.log_kernels import (
     CallableLogKernel,
     CostFunction,

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from contraport.engine.autograd import checkpoint_row_blocks, disable_autocast_in_backward, is_in_torch_func, vjp
 from contraport.engine.constant_tensor_cache import constant_vector
-from contraport.engine.links import Link
+from contraport.engine.link_functions import Link
 from contraport.engine.pytree import flatten, unflatten
 from contraport.errors import UsageError, type_and_shape
 from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes

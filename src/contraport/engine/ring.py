@@ -27,7 +27,7 @@ from torch import Tensor
 
 from contraport.distributed import Processes, RingExchange
 from contraport.engine.geometry import Geometry
-from contraport.engine.links import Link
+from contraport.engine.link_functions import Link
 from contraport.engine.log_kernels import Indices, LinearOperator, LogKernel
 from contraport.engine.pair_passes import PairPasses, RowAndColumnSums, WeightTerm
 from contraport.engine.pytree import TreeStructure, flatten, unflatten

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from contraport.engine.backends.tiled import MAX_EXPONENT_GAP
 from contraport.engine.geometry import Geometry, LabelExclusion
-from contraport.engine.links import DoubledLink, Link, PolynomialTailLink, PoweredCostLink
+from contraport.engine.link_functions import DoubledLink, Link, PolynomialTailLink, PoweredCostLink
 from contraport.engine.log_kernels import InnerProductLogKernel
 from contraport.engine.pair_passes import PairPasses, RowAndColumnSums, WeightTerm
 from contraport.errors import check
