@@ -478,7 +478,7 @@ def _build_trial_records(
 
 
 def _compose_notes(grid: Grid, results: JobAndResultByCell, missing: int, *, has_started: bool) -> list[str]:
-    """Return the notes below the tables, such as failed training runs."""
+    """Return the notes below the tables, for example about failed training runs."""
     comparisons = (len(grid.rows) - 1) * len(grid.columns)
     seeds = Counter((row, column) for (row, column, _), (_, one) in results.items() if one.get("values"))
     most_seeds = max(seeds.values(), default=0)

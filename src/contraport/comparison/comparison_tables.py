@@ -232,7 +232,7 @@ def format_markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], 
 
 
 def significant_difference_arrow(entry: TableEntry | None) -> str:
-    """Return an arrow at a significant difference from the baseline, otherwise nothing."""
+    """Return an arrow if the difference from the baseline is significant, otherwise ""."""
     difference = None if entry is None else entry.difference
     return "" if difference is None or not difference.is_significant else " ▲" if difference.value > 0 else " ▼"
 

@@ -38,14 +38,14 @@ _UNTRAINED_ENCODER_OPTION_NAMES = (
 
 
 class Row(NamedTuple):
-    """Row of the comparison table, an objective with its training options."""
+    """Objective with training options, as a row of the comparison table."""
 
     name: str
     options: OptionMap
 
 
 class Column(NamedTuple):
-    """Column of the comparison table, a data set with one setting.
+    """Data set with one setting, as a column of the comparison table.
 
     Attributes:
         data: name or path of the data.

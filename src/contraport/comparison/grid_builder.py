@@ -177,7 +177,7 @@ def split_entries_at_commas(
 
 
 def parse_row(value: str | OptionMap, suggested_names: Iterable[str]) -> Row:
-    """Parse a row from an objective's text, or from a name with options.
+    """Parse a row from text such as "gca-uot:relaxation=0.2", or from a mapping.
 
     Args:
         value: the entry.

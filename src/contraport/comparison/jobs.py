@@ -67,7 +67,7 @@ class CellJob:
 
     @property
     def reusable_result(self) -> JobResult | None:
-        """Saved result, or None if it is missing or of other metrics."""
+        """Saved result, or None if missing or evaluated with other metrics."""
         try:
             values = json.loads(self.result_path.read_text("utf-8"))
         except (OSError, ValueError):
@@ -191,7 +191,7 @@ def _train_and_evaluate(job: CellJob) -> JobResult:
 
 
 class TimeBudget:
-    """Time budget, within which a job of average duration must end.
+    """Time budget that allows a job if one of average duration would finish.
 
     Attributes:
         finished_job_seconds: durations of the finished jobs in seconds.

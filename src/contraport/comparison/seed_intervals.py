@@ -178,7 +178,7 @@ def estimate_paired_difference(
     *,
     prior: VarianceEstimate | None = None,
 ) -> PairedDifference:
-    """Estimate the difference of two means over the same seeds, with variances.
+    """Estimate the difference of two means over the same seeds, with its variances.
 
     Args:
         values: one value per seed, ``(s,)``.

@@ -129,7 +129,7 @@ def build_few_shot_notes(results: EncoderResults, train_labels: torch.Tensor | N
 
 
 def build_sampled_metric_notes(results: EncoderResults, *, num_test_items: int) -> list[str]:
-    """Return a note that names the metrics on a sample of items.
+    """Return a note that names the metrics computed on a sample of items.
 
     >>> build_sampled_metric_notes({"knn": MetricResult(np.ones(2), positions=np.array([5, 1]))}, num_test_items=6)
     ['On a random sample of the 6 test items: kNN on 2.']
@@ -280,7 +280,7 @@ def _find_verdict_without_size_warning(
 
 
 def _describe_retrieval_gain(metric_keys: Iterable[str], differences: DifferencesByBaseline) -> str:
-    """Return a sentence if retrieval is better than with all baselines, else an empty text."""
+    """Return a sentence if retrieval beats all baselines, otherwise an empty text."""
     metrics = [m for m in collect_metrics_for_display([metric_keys]) if m.group == "retrieval"]
     compared = [m for m in metrics if any(m.key in by_metric for by_metric in differences.values())]
     if not compared:

@@ -46,7 +46,7 @@ def alignment(z0: Tensor, z1: Tensor) -> float:
 
 
 def squared_view_distances(z0: Tensor, z1: Tensor) -> np.ndarray[Any, Any]:
-    """Return each item's squared view distance on the unit sphere, `(n,)`."""
+    """Return squared distances of each item's two views on the unit sphere."""
     first, second = unit_vectors("z0", z0, dtype=torch.float64), unit_vectors("z1", z1, dtype=torch.float64)
     check(z0.shape == z1.shape, f"z1: shape must be {tuple(z0.shape)}, got {tuple(z1.shape)}.", "shape")
     return (first - second).square().sum(dim=1).cpu().numpy()

@@ -217,7 +217,7 @@ def squared_calibration_pseudovalues(confidence_and_correctness: np.ndarray[Any,
 def held_out_domain_correctness(
     train_x: Tensor, train_y: Tensor, train_domains: Tensor, test_x: Tensor, test_y: Tensor, test_domains: Tensor
 ) -> ItemCorrectness:
-    """Return whether a probe of the other domains classifies each item correctly.
+    """Return whether a probe trained on other domains classifies each item correctly.
 
     Raises:
         UsageError: only one class is left without one of the domains.

@@ -114,7 +114,7 @@ class Metric:
         return title if title == self.title or title[-1].isdigit() else f"the {title}"
 
     def with_number(self, number: int) -> Metric:
-        """Return a copy of the metric with a number such as k fixed."""
+        """Return a copy of the metric for one number, such as Recall@5."""
         return replace(
             self,
             key=self.key.replace(_NUMBER_PLACEHOLDER, str(number)),
