@@ -121,7 +121,7 @@ def parse_temperature_schedule(text: float | str, steps: int) -> RampSchedule:
 
 
 def parse_momentum_schedule(text: float | str, steps: int) -> RampSchedule:
-    """Parse the momentum schedule of a momentum encoder from ``"start:end:shape"`` or a number.
+    """Parse a momentum encoder's schedule, such as ``"0.996:1:cosine"``.
 
     Raises:
         UsageError: another format, a value outside [0, 1], or a start of 1, with which the encoder never moves.

@@ -86,7 +86,7 @@ def list_leftovers(folder: Path) -> list[Path]:
 
 
 def delete_paths(paths: Iterable[Path]) -> None:
-    """Delete files, links and folders; a link is removed, not its target."""
+    """Delete files, folders and links, but not the targets of links."""
     for path in paths:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -227,7 +227,7 @@ def create_memmap(path: Path, shape: Sequence[int], dtype: str) -> np.memmap:
 
 
 def write_csv(path: Path, heading: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
-    """Write a table as a `.csv` file atomically; see `format_csv`."""
+    """Write a table as a `.csv` file atomically, with formulas escaped."""
     with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         _write_csv_rows(file, heading, rows)
 

@@ -26,7 +26,9 @@ def parse_spec(
     *,
     unnamed_setting_by_name: Mapping[str, str] | None = None,
 ) -> NameWithSettings:
-    """Parse a name with settings: ``"name"``, ``"name:value"`` or ``"name:setting=value,setting=value"``.
+    """Parse a name with settings, such as ``balanced:iterations=5``.
+
+    The forms are ``"name"``, ``"name:value"`` and ``"name:setting=value,setting=value"``.
 
     Args:
         argument: name of the argument, for errors.

@@ -445,7 +445,7 @@ class NgramCountsWithLearnedWeights(nn.Module):
         nn.init.zeros_(self.log_weights.weight)
 
     def forward(self, text_bytes: Tensor) -> Tensor:
-        """Return the representation, ``(b, num_features)``; each row has unit norm."""
+        """Return the unit-norm representation, ``(b, num_features)``."""
         hashes, mask = (torch.cat(parts, dim=1) for parts in zip(*self.hasher(text_bytes), strict=True))
         dtype = self.log_weights.weight.dtype
         # Half precision has neither the range of the weights nor that of the bound by which an empty text is divided.

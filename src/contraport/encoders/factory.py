@@ -1,4 +1,4 @@
-"""Factory of encoders by name: built-in, timm, transformers, or a user's module."""
+"""Factory of built-in, timm, transformers and user encoders by name."""
 
 from __future__ import annotations
 

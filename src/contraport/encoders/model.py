@@ -199,7 +199,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         return truncated
 
     def _truncate_in_place(self, dims: int) -> None:
-        """Set `dims`; raise `UsageError` unless all representations have at least as many coordinates."""
+        """Set `dims`, at most the length of each representation."""
         most, part = min(self.untruncated_representation_sizes), self.representation_part
         good = is_integer(dims) and 1 <= dims <= most
         check(good, f"dims: must be an integer from 1 to {most}, the length of the representation, got {dims!r}.")

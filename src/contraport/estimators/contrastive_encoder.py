@@ -243,7 +243,7 @@ class ContrastiveEncoder(_UnwrappedTransform, ClassNamePrefixFeaturesOutMixin, T
         return self
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[np.object_]:
-        """Return the feature names: contrastiveencoder7, or contrastiveencoder_sound_7 for a view named "sound".
+        """Return feature names such as contrastiveencoder7, or contrastiveencoder_sound_7 of a view "sound".
 
         Args:
             input_features: ignored.

@@ -82,7 +82,7 @@ class LearnedCost(NamedTuple):
 
 @INVERSE_OT_COMMAND_SPEC.with_option_parameters
 def inverse_ot(values: dict[str, Any]) -> LearnedCost:
-    """Learn the cost whose entropic transport plan is nearest to an observed coupling.
+    """Learn the cost whose entropic transport plan fits an observed coupling.
 
     Raises:
         UsageError: an invalid argument, features that do not fit the coupling, or a coupling without mass.

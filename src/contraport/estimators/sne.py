@@ -152,7 +152,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return self
 
     def fit_transform(self, X: ArrayLike, y: object = None) -> NDArray[np.float32]:
-        """Compute the embedding of the data and return it, (n, n_components); see `fit`."""
+        """Compute the embedding of the data and return it, (n, n_components)."""
         return self.fit(X).embedding_
 
     def transform(self, X: ArrayLike) -> NDArray[np.float32]:
