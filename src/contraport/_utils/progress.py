@@ -51,7 +51,7 @@ class ProgressBars:
 
     @contextmanager
     def open_step_bar(self, total: int | None, description: str = "") -> Iterator[Callable[[str], None]]:
-        """Show a progress bar and yield a callback for each step's start."""
+        """Show a progress bar and yield a callback that begins the next step."""
         task = self._progress.add_task(description, total=total)
         started = 0
 

@@ -245,9 +245,10 @@ class CellSearch:
         return largest, rows.gather(1, order)
 
     def count_rows_in_nearer_cells(self, queries: Tensor, rows: Tensor) -> Tensor:
-        """Count the rows in cells nearer to a query than a row's cell.
+        """Count, for each query and given row, the rows in nearer cells.
 
-        The rows of each query and the result are int64 ``(q, k)``.
+        A cell is nearer if its center is nearer to the query than that of the row's own cell. The rows of each query
+        and the result are int64 ``(q, k)``.
         """
         cell_of_row = torch.zeros(len(self._values), dtype=torch.int64, device=rows.device)
         cell_of_row[torch.cat(self._cells)] = torch.arange(len(self._cells), device=rows.device).repeat_interleave(

@@ -178,7 +178,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
 
     @property
     def untruncated_representation_sizes(self) -> list[int]:
-        """Lengths of the views in the representation, before truncation to `dims`."""
+        """Length of each view's representation before truncation to `dims`."""
         return [self.tower(view).representation_size(self.representation_part) for view in self.representation_views]
 
     def truncate(self, dims: int) -> Model:
@@ -268,7 +268,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         return projections if self.dims is None else tuple(each[..., : self.dims] for each in projections)
 
     def to_representations(self, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Convert the features of each view to features, projections or both."""
+        """Convert each view's features to the representation that the model returns."""
         towers = [self.tower(view) for view in range(len(features))]
         return tuple(
             tower.to_representation(each, self.representation_part)[..., : self.dims]

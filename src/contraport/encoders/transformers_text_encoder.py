@@ -285,7 +285,7 @@ def _load_network(source: str, config: Any, transformers: ModuleType) -> nn.Modu
 
 
 def _check_attention_mask_and_vocabulary(encoder: TransformersTextEncoder, source: str) -> None:
-    """Raise `UsageError` if a network lacks an attention mask or token embeddings."""
+    """Raise `UsageError` if a network takes no mask or lacks token embeddings."""
     network: Any = encoder.network
     kind = network.config.model_type
     # Without a mask the features of a text would depend on the padding, and so on the other texts of the batch.
