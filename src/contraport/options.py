@@ -61,7 +61,10 @@ REMOVAL_VERSION = "0.3"  # version in which deprecated names are removed
 
 
 def to_config_value(value: Any) -> Any:
-    """Convert an option value to data that `config.yaml` can hold."""
+    """Convert an option value to data that `config.yaml` can hold.
+
+    An object becomes its name, such as ``<Adam>``.
+    """
     if isinstance(value, Mapping):
         return {str(key): to_config_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

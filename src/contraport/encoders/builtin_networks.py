@@ -64,6 +64,8 @@ class Projector(nn.Sequential):
 class Decoder(nn.Sequential):
     """Decoder that reconstructs a standardized view from an embedding.
 
+    Its layers are linear, batch norm, ReLU and linear.
+
     Shape: ``(b, in_features)`` to ``(b, *shape)``.
 
     >>> import torch

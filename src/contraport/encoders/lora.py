@@ -45,7 +45,10 @@ def inject_lora(encoder: nn.Module, rank: int) -> None:
 
 
 def with_merged_lora(model: Model) -> Model:
-    """Return a copy of a model with LoRA merged into its weights."""
+    """Return a copy of a model with LoRA merged into its weights.
+
+    A model without adapters is returned itself.
+    """
     if not any(_is_lora_layer(part) for part in model.modules()):
         return model
     whole = copy.deepcopy(model)

@@ -7,7 +7,7 @@ from contraport._utils.lazy_imports import make_package_lazy
 if TYPE_CHECKING:
     from contraport.estimators.contrastive_encoder import ContrastiveEncoder
     from contraport.estimators.inverse_ot import InverseOT
-    from contraport.estimators.learned_cost import LearnedCost, inverse_ot
+    from contraport.estimators.inverse_ot_command import LearnedCost, inverse_ot
     from contraport.estimators.sne import SNE, TSNE
     from contraport.estimators.tsne_map import Map, map
 
@@ -17,7 +17,7 @@ make_package_lazy(
     __name__,
     ContrastiveEncoder="contrastive_encoder",
     InverseOT="inverse_ot",
-    **dict.fromkeys(["LearnedCost", "inverse_ot"], "learned_cost"),
+    **dict.fromkeys(["LearnedCost", "inverse_ot"], "inverse_ot_command"),
     **dict.fromkeys(["SNE", "TSNE"], "sne"),
     **dict.fromkeys(["Map", "map"], "tsne_map"),
 )
