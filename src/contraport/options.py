@@ -26,6 +26,7 @@ from typing import (
     ParamSpec,
     Protocol,
     Self,
+    TypeAlias,
     TypeVar,
     Union,
     cast,
@@ -465,12 +466,8 @@ _DESCRIPTION_BY_TYPE = {
 """Words for a type in messages."""
 
 
-GETTING_STARTED_GROUP = "getting started"
-TRAIN_AND_EVALUATE_GROUP = "train and evaluate"
-USE_ENCODER_GROUP = "use a trained encoder"
-PAIRS_GROUP = "pairs"
-COMMAND_GROUPS_IN_ORDER = (GETTING_STARTED_GROUP, TRAIN_AND_EVALUATE_GROUP, USE_ENCODER_GROUP, PAIRS_GROUP)
-"""Headings of this package's commands in `contraport --help`, in order."""
+CommandGroup: TypeAlias = Literal["getting started", "train and evaluate", "use a trained encoder", "pairs"]
+"""Heading of a command in `contraport --help`, in printed order."""
 
 TRAIN_AND_REPORT_EXTRAS = "train,report"
 """Extras to install for the commands of contraport, as in ``pip install 'contraport[train,report]'``."""
@@ -511,7 +508,7 @@ class Command(Generic[P]):
     failure_check_path: str = ""
     resolve_options: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
     required_extra: str = ""
-    group: str = ""
+    group: CommandGroup | Literal[""] = ""
     short_help_options: tuple[str, ...] = ()
     docs_page: str = ""
     next_commands_path: str = ""

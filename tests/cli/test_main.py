@@ -5,12 +5,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import get_args
 
 import pytest
 
 from contraport import __version__
 from contraport.cli.commands import BUILTIN_COMMANDS, get_command
-from contraport.options import COMMAND_GROUPS_IN_ORDER
+from contraport.options import CommandGroup
 from contraport.training.config import TRAIN_OPTIONS
 from tests import TIMEOUT
 
@@ -40,7 +41,7 @@ def test_rejects_unknown_command(command: Command) -> None:
 
 def test_help_has_groups_in_order(command: Command) -> None:
     headings = [line.removesuffix(":") for line in command("--help").out.splitlines() if line.endswith(":")]
-    assert headings[: len(COMMAND_GROUPS_IN_ORDER)] == [*COMMAND_GROUPS_IN_ORDER]
+    assert tuple(headings[: len(get_args(CommandGroup))]) == get_args(CommandGroup)
 
 
 @pytest.mark.parametrize("verb", BUILTIN_COMMANDS)

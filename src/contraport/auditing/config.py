@@ -9,7 +9,6 @@ from typing import Any
 
 from contraport.errors import check, check_nonnegative, check_positive
 from contraport.options import (
-    PAIRS_GROUP,
     TRAIN_AND_REPORT_EXTRAS,
     BaseOptions,
     Command,
@@ -215,7 +214,7 @@ AUDIT_COMMAND_SPEC = Command(
     printer_path="contraport.cli.result_printers:print_audit",
     next_commands_path="contraport.cli.next_commands:after_audit",
     required_extra=TRAIN_AND_REPORT_EXTRAS,
-    group=PAIRS_GROUP,
+    group="pairs",
     short_help_options=(
         "data",
         "given_views",

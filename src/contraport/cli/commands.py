@@ -17,7 +17,7 @@ from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import contraport
 from contraport._utils.lazy_imports import import_object
@@ -29,7 +29,7 @@ from contraport.errors import (
     translate_import_errors,
     unknown_name_error,
 )
-from contraport.options import COMMAND_GROUPS_IN_ORDER, TRAIN_AND_REPORT_EXTRAS, Command, Option
+from contraport.options import TRAIN_AND_REPORT_EXTRAS, Command, CommandGroup, Option
 
 ENTRY_POINT_GROUP = "contraport.commands"
 """Name of the entry point group by which other packages add commands; each entry point locates a `Command`."""
@@ -58,7 +58,7 @@ def summaries_by_group() -> dict[str, dict[str, str]]:
     """
     groups = {
         heading: {name: command.summary for name, command in BUILTIN_COMMANDS.items() if command.group == heading}
-        for heading in COMMAND_GROUPS_IN_ORDER
+        for heading in get_args(CommandGroup)
     }
     foreign = {name: f"(of the package {_package_name(point)})" for name, point in _plugins_by_name().items()}
     return groups | ({"of other packages": foreign} if foreign else {})

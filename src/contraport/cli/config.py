@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from contraport.options import (
-    GETTING_STARTED_GROUP,
     TRAIN_AND_REPORT_EXTRAS,
     BaseOptions,
     Command,
@@ -42,7 +41,7 @@ LIST_COMMAND_SPEC = Command(
     examples=("contraport list recipes", "contraport list objectives"),
     printer_path="contraport.cli.listing:print_names",
     required_extra=TRAIN_AND_REPORT_EXTRAS,
-    group=GETTING_STARTED_GROUP,
+    group="getting started",
 )
 
 
@@ -69,7 +68,7 @@ DEMO_COMMAND_SPEC = Command(
     examples=("contraport demo", "contraport demo --json"),
     printer_path="contraport.cli.demo:print_demo_result",
     required_extra=TRAIN_AND_REPORT_EXTRAS,
-    group=GETTING_STARTED_GROUP,
+    group="getting started",
     docs_page="start",
 )
 
@@ -88,7 +87,7 @@ DOCS_COMMAND_SPEC = Command(
     "Print a page of the documentation, or the list of pages.",
     examples=("contraport docs", "contraport docs photos", "contraport docs troubleshooting out-of-memory"),
     printer_path="contraport.cli.docs:print_page",
-    group=GETTING_STARTED_GROUP,
+    group="getting started",
 )
 
 
@@ -112,5 +111,5 @@ DOCTOR_COMMAND_SPEC = Command(
     examples=("contraport doctor", "contraport doctor --test false"),
     printer_path="contraport.cli.doctor:print_diagnosis",
     failure_check_path="contraport.cli.doctor:check_diagnosis",
-    group=GETTING_STARTED_GROUP,
+    group="getting started",
 )

@@ -11,7 +11,6 @@ from typing import Any
 from contraport.errors import check
 from contraport.evaluation.config import check_metric_names
 from contraport.options import (
-    TRAIN_AND_EVALUATE_GROUP,
     TRAIN_AND_REPORT_EXTRAS,
     BaseOptions,
     Command,
@@ -147,7 +146,7 @@ COMPARE_COMMAND_SPEC = Command(
     ),
     printer_path="contraport.cli.result_printers:print_comparison",
     required_extra=TRAIN_AND_REPORT_EXTRAS,
-    group=TRAIN_AND_EVALUATE_GROUP,
+    group="train and evaluate",
     # Options of data preparation are those of `train`.
     short_help_options=tuple(
         one.name

@@ -8,9 +8,7 @@ from typing import Any, Literal
 
 from contraport.errors import check_nonnegative, check_positive
 from contraport.options import (
-    PAIRS_GROUP,
     TRAIN_AND_REPORT_EXTRAS,
-    USE_ENCODER_GROUP,
     BaseOptions,
     Command,
     int_in_range,
@@ -78,7 +76,7 @@ MAP_COMMAND_SPEC = Command(
     printer_path="contraport.cli.result_printers:print_map",
     next_commands_path="contraport.cli.next_commands:after_map",
     required_extra=TRAIN_AND_REPORT_EXTRAS,
-    group=USE_ENCODER_GROUP,
+    group="use a trained encoder",
     docs_page="similarity-search maps",
 )
 
@@ -141,6 +139,6 @@ INVERSE_OT_COMMAND_SPEC = Command(
     ),
     printer_path="contraport.cli.result_printers:print_learned_cost",
     required_extra=TRAIN_AND_REPORT_EXTRAS,
-    group=PAIRS_GROUP,
+    group="pairs",
     docs_page="couplings",
 )

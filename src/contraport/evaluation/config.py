@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from contraport._utils.lazy_imports import import_object
 from contraport.errors import check
 from contraport.options import (
-    TRAIN_AND_EVALUATE_GROUP,
     TRAIN_AND_REPORT_EXTRAS,
-    USE_ENCODER_GROUP,
     Command,
     int_in_range,
     matches_type,
@@ -141,7 +139,7 @@ EVALUATE_COMMAND_SPEC = Command(
     printer_flags={"all": "Print all metrics, not only the main ones."},
     next_commands_path="contraport.cli.next_commands:after_evaluate",
     required_extra=TRAIN_AND_REPORT_EXTRAS,
-    group=TRAIN_AND_EVALUATE_GROUP,
+    group="train and evaluate",
     docs_page="evaluating",
 )
 
@@ -198,7 +196,7 @@ EMBED_COMMAND_SPEC = Command(
     printer_path="builtins:print",
     next_commands_path="contraport.cli.next_commands:after_embed",
     required_extra=TRAIN_AND_REPORT_EXTRAS,
-    group=USE_ENCODER_GROUP,
+    group="use a trained encoder",
     docs_page="similarity-search",
 )
 
@@ -249,6 +247,6 @@ EXPORT_COMMAND_SPEC = Command(
     ),
     printer_path="builtins:print",
     required_extra=TRAIN_AND_REPORT_EXTRAS,
-    group=USE_ENCODER_GROUP,
+    group="use a trained encoder",
     docs_page="export",
 )

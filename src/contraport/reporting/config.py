@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from contraport.options import (
-    TRAIN_AND_EVALUATE_GROUP,
     TRAIN_AND_REPORT_EXTRAS,
     BaseOptions,
     Command,
@@ -37,6 +36,6 @@ REPORT_COMMAND_SPEC = Command(
     examples=("contraport report runs/a runs/b --out comparison.html",),
     printer_path="builtins:print",
     required_extra=TRAIN_AND_REPORT_EXTRAS,
-    group=TRAIN_AND_EVALUATE_GROUP,
+    group="train and evaluate",
     docs_page="evaluating the-page",
 )

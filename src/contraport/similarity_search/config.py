@@ -11,9 +11,7 @@ from contraport._utils.formatting import join_names
 from contraport.catalog.option_parsers import MINING_SAMPLINGS, MiningRule
 from contraport.errors import check, check_finite, is_number
 from contraport.options import (
-    PAIRS_GROUP,
     TRAIN_AND_REPORT_EXTRAS,
-    USE_ENCODER_GROUP,
     BaseOptions,
     Command,
     int_in_range,
@@ -226,7 +224,7 @@ SEARCH_COMMAND_SPEC = _command(
         "contraport search captions.npz photo.jpg",
     ),
     printer_path="contraport.cli.result_printers:print_neighbors",
-    group=USE_ENCODER_GROUP,
+    group="use a trained encoder",
 )
 
 NEIGHBORS_COMMAND_SPEC = _command(
@@ -244,7 +242,7 @@ NEIGHBORS_COMMAND_SPEC = _command(
         "contraport neighbors sentences.npy --query 'how to return a bag'",
     ),
     printer_path="contraport.cli.result_printers:print_neighbors",
-    group=USE_ENCODER_GROUP,
+    group="use a trained encoder",
 )
 
 DUPLICATES_COMMAND_SPEC = _command(
@@ -264,7 +262,7 @@ DUPLICATES_COMMAND_SPEC = _command(
         "contraport duplicates photos.npy --threshold 0.98 --out same.csv --page same.html",
     ),
     printer_path="contraport.cli.result_printers:print_duplicate_groups",
-    group=PAIRS_GROUP,
+    group="pairs",
 )
 
 CLUSTER_COMMAND_SPEC = _command(
@@ -282,7 +280,7 @@ CLUSTER_COMMAND_SPEC = _command(
         "contraport cluster photos.npy --k 50 --out clusters.csv --page clusters.html",
     ),
     printer_path="contraport.cli.result_printers:print_clusters",
-    group=USE_ENCODER_GROUP,
+    group="use a trained encoder",
 )
 
 MINE_COMMAND_SPEC = _command(
@@ -307,6 +305,6 @@ MINE_COMMAND_SPEC = _command(
     ),
     printer_path="builtins:print",
     next_commands_path="contraport.cli.next_commands:after_mine",
-    group=PAIRS_GROUP,
+    group="pairs",
     docs_page="hard-negatives",
 )

@@ -14,8 +14,6 @@ from typing import Any
 from contraport.catalog import apply_recipe
 from contraport.errors import UsageError, check
 from contraport.options import (
-    GETTING_STARTED_GROUP,
-    TRAIN_AND_EVALUATE_GROUP,
     TRAIN_AND_REPORT_EXTRAS,
     BaseOptions,
     Command,
@@ -149,7 +147,7 @@ TRAIN_COMMAND_SPEC = Command(
     resolve_options=apply_recipe,
     next_commands_path="contraport.cli.next_commands:after_train",
     required_extra=TRAIN_AND_REPORT_EXTRAS,
-    group=TRAIN_AND_EVALUATE_GROUP,
+    group="train and evaluate",
     short_help_options=(
         "data",
         "recipe",
@@ -210,6 +208,6 @@ ADVISE_COMMAND_SPEC = Command(
     ),
     printer_path="contraport.training.advise:print_advice",
     required_extra=TRAIN_AND_REPORT_EXTRAS,
-    group=GETTING_STARTED_GROUP,
+    group="getting started",
     docs_page="choosing",
 )
