@@ -1,13 +1,13 @@
 """Contrastive objectives: layout, kernel, constraint, target and divergence, combined into one loss."""
 
-from contraport.objectives import constraints, divergences, layouts, multi_view_layouts, targets
+from contraport.objectives import constraints, divergences, layout_wrappers, layouts, targets
 from contraport.objectives.constraints import *
 from contraport.objectives.divergences import *
 from contraport.objectives.large_assignment import Assignment, approximate_assignment
+from contraport.objectives.layout_wrappers import *
 from contraport.objectives.layouts import *
 from contraport.objectives.loss import Loss
 from contraport.objectives.loss_schedules import Loosen, TemperatureSchedule, Tighten
-from contraport.objectives.multi_view_layouts import *
 from contraport.objectives.objective import Objective, SumLoss, matryoshka
 from contraport.objectives.plan import BlockResult, Plan
 from contraport.objectives.targets import *
@@ -21,7 +21,7 @@ __all__ = [
 ]  # fmt: skip
 __all__ += constraints.__all__
 __all__ += divergences.__all__
-__all__ += multi_view_layouts.__all__
+__all__ += layout_wrappers.__all__
 __all__ += layouts.__all__
 __all__ += targets.__all__
 

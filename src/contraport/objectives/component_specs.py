@@ -19,10 +19,9 @@ from contraport.objectives.divergences import (
     TargetCost,
     TotalVariation,
 )
-from contraport.objectives.layouts import Cross, Joint, Layout
+from contraport.objectives.layouts import AllViewPairs, CoreViewPairs, Cross, Joint, Layout, WithinView
 from contraport.objectives.loss import Loss
 from contraport.objectives.loss_schedules import CONSTRAINTS
-from contraport.objectives.multi_view_layouts import AllViewPairs, CoreViewPairs, WithinView
 from contraport.objectives.objective import Objective
 
 LAYOUTS: Mapping[str, type[Layout]] = {

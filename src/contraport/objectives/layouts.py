@@ -6,9 +6,10 @@ A block has the embeddings of its rows and columns, and the pattern of their ite
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, NamedTuple, TypeVar
+from itertools import combinations
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,7 +32,9 @@ from contraport.objectives.inputs import zero_pad_vector_sets
 from contraport.objectives.pair_sets import PairSet
 from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
-__all__ = ["Block", "Cross", "Joint", "Layout", "LayoutTraits", "PairPattern"]
+__all__ = [
+    "AllViewPairs", "Block", "CoreViewPairs", "Cross", "Joint", "Layout", "LayoutTraits", "PairPattern", "WithinView",
+]  # fmt: skip
 
 CachedT = TypeVar("CachedT")
 """Type of the value that `PairPattern.compute_once` caches."""
@@ -554,3 +557,81 @@ def _build_joint_pattern(size: int, views: int, candidates: str, device: torch.d
     return PairPattern(
         size, items, items, positives, tuple(masks), one_positive_per_row=views == 2, has_no_empty_row_or_column=crowded
     )
+
+
+def _build_view_pair_blocks(layout: Layout, views: Sequence[Tensor], pairs: Iterable[Sequence[Tensor]]) -> list[Block]:
+    """Return a block, compared in both directions, for each pair of views."""
+    check(len(views) >= 2, f"views: must be 2 or more for {layout!r}, got {len(views)}.")
+    pattern = build_diagonal_pattern(len(views[0]), 1.0, True, views[0].device)
+    return [Block(pattern, one, other) for one, other in pairs]
+
+
+@dataclass(frozen=True, repr=False)
+class AllViewPairs(Layout):
+    """Layout of all pairs of V views, in both directions (CMC, full graph).
+
+    There are V (V - 1) / 2 blocks, (n, n) each, whose losses are added.
+
+    Source: Tian, Krishnan and Isola (2020), Contrastive multiview coding, section 3.3.
+
+    >>> import torch, contraport as cp
+    >>> len(cp.AllViewPairs()(*torch.zeros(4, 3, 2)))
+    6
+    """
+
+    traits = LayoutTraits(takes_all_views=True)
+
+    def __call__(self, *views: Tensor) -> list[Block]:
+        """Return a block for each pair of views, (n, n)."""
+        return _build_view_pair_blocks(self, views, combinations(views, 2))
+
+
+@dataclass(frozen=True, repr=False)
+class CoreViewPairs(Layout):
+    """Layout of the first view against each other view (CMC, core view).
+
+    V views give V - 1 blocks, (n, n) each and in both directions, whose losses are added.
+
+    Source: Tian, Krishnan and Isola (2020), Contrastive multiview coding, section 3.3.
+
+    >>> import torch, contraport as cp
+    >>> len(cp.CoreViewPairs()(*torch.zeros(4, 3, 2)))
+    3
+    """
+
+    traits = LayoutTraits(takes_all_views=True)
+
+    def __call__(self, *views: Tensor) -> list[Block]:
+        """Return a block for each pair of the first view and another one, (n, n)."""
+        return _build_view_pair_blocks(self, views, ((views[0], other) for other in views[1:]))
+
+
+@dataclass(frozen=True, repr=False)
+class WithinView(Layout):
+    """Layout that compares items within each view, averaged over the views.
+
+    Self pairs are positives, but are not compared.
+
+    Args:
+        summed: sum over the views rather than average.
+
+    Raises:
+        UsageError: summed is not a Boolean; in the call, additional columns (``negatives=``).
+
+    >>> import torch, contraport as cp
+    >>> [block.shape for block in cp.WithinView()(torch.zeros(3, 2), torch.zeros(3, 2))]
+    [(3, 3), (3, 3)]
+    """
+
+    summed: bool = False
+    traits = LayoutTraits(takes_all_views=True, views_are_positives=False, includes_positives=False)
+
+    def __call__(self, *views: Tensor) -> list[Block]:
+        """Return one block per view, (n, n) each, which compares the items of that view with each other."""
+        weight = 1.0 if self.summed else 1 / len(views)
+        pattern = build_diagonal_pattern(len(views[0]), weight, False, views[0].device, True)
+        return [Block(pattern, z, z) for z in views]
+
+    def transform_negatives_like_views(self, negatives: Tensor) -> NoReturn:
+        message = "negatives: not accepted by WithinView, which compares each view with itself."
+        raise UsageError(message, kind="conflict")

@@ -15,6 +15,7 @@ from contraport.errors import UsageError, check, check_finite, check_type, is_nu
 from contraport.objectives.constraints import Constraint, LogMarginals, PlanRequest, Rows
 from contraport.objectives.divergences import KL, Divergence
 from contraport.objectives.inputs import Attributes, unpack_views
+from contraport.objectives.layout_wrappers import LeadingCoordinates, NestedCoordinates
 from contraport.objectives.layouts import Block, Cross, Joint, Layout, PairPattern
 from contraport.objectives.loss import CallOptionValue, Loss, add_terms
 from contraport.objectives.matching_problem import (
@@ -23,7 +24,6 @@ from contraport.objectives.matching_problem import (
     convert_target,
     send_error_to_processes,
 )
-from contraport.objectives.multi_view_layouts import LeadingCoordinates, NestedCoordinates
 from contraport.objectives.plan import BlockResult
 from contraport.objectives.targets import Pairs, Target
 from contraport.options import keep_deprecated_attributes

@@ -1,12 +1,10 @@
-"""Layouts over several views, and layouts that wrap and modify another layout."""
+"""Layouts that wrap another layout, and change its embeddings, blocks or masks."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
-from typing import NoReturn
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +12,6 @@ from torch import Tensor
 
 from contraport.engine import SimilarityExclusion, normalize
 from contraport.errors import (
-    UsageError,
     check,
     check_finite,
     check_integer,
@@ -22,91 +19,12 @@ from contraport.errors import (
     check_positive,
     check_type,
 )
-from contraport.objectives.layouts import Block, Layout, LayoutTraits, build_diagonal_pattern
+from contraport.objectives.layouts import Block, Layout, LayoutTraits
 from contraport.options import accept_deprecated_keywords
 
 __all__ = [
-    "AllViewPairs", "CoordinatePairs", "CoreViewPairs", "GuidedNegatives", "LeadingCoordinates", "NestedCoordinates",
-    "RotatedFirstView", "WithinView",
+    "CoordinatePairs", "GuidedNegatives", "LeadingCoordinates", "NestedCoordinates", "RotatedFirstView",
 ]  # fmt: skip
-
-
-def _build_view_pair_blocks(layout: Layout, views: Sequence[Tensor], pairs: Iterable[Sequence[Tensor]]) -> list[Block]:
-    """Return a block, compared in both directions, for each pair of views."""
-    check(len(views) >= 2, f"views: must be 2 or more for {layout!r}, got {len(views)}.")
-    pattern = build_diagonal_pattern(len(views[0]), 1.0, True, views[0].device)
-    return [Block(pattern, one, other) for one, other in pairs]
-
-
-@dataclass(frozen=True, repr=False)
-class AllViewPairs(Layout):
-    """Layout of all pairs of V views, in both directions (CMC, full graph).
-
-    There are V (V - 1) / 2 blocks, (n, n) each, whose losses are added.
-
-    Source: Tian, Krishnan and Isola (2020), Contrastive multiview coding, section 3.3.
-
-    >>> import torch, contraport as cp
-    >>> len(cp.AllViewPairs()(*torch.zeros(4, 3, 2)))
-    6
-    """
-
-    traits = LayoutTraits(takes_all_views=True)
-
-    def __call__(self, *views: Tensor) -> list[Block]:
-        """Return a block for each pair of views, (n, n)."""
-        return _build_view_pair_blocks(self, views, combinations(views, 2))
-
-
-@dataclass(frozen=True, repr=False)
-class CoreViewPairs(Layout):
-    """Layout of the first view against each other view (CMC, core view).
-
-    V views give V - 1 blocks, (n, n) each and in both directions, whose losses are added.
-
-    Source: Tian, Krishnan and Isola (2020), Contrastive multiview coding, section 3.3.
-
-    >>> import torch, contraport as cp
-    >>> len(cp.CoreViewPairs()(*torch.zeros(4, 3, 2)))
-    3
-    """
-
-    traits = LayoutTraits(takes_all_views=True)
-
-    def __call__(self, *views: Tensor) -> list[Block]:
-        """Return a block for each pair of the first view and another one, (n, n)."""
-        return _build_view_pair_blocks(self, views, ((views[0], other) for other in views[1:]))
-
-
-@dataclass(frozen=True, repr=False)
-class WithinView(Layout):
-    """Layout that compares items within each view, averaged over the views.
-
-    Self pairs are positives, but are not compared.
-
-    Args:
-        summed: sum over the views rather than average.
-
-    Raises:
-        UsageError: summed is not a Boolean; in the call, additional columns (``negatives=``).
-
-    >>> import torch, contraport as cp
-    >>> [block.shape for block in cp.WithinView()(torch.zeros(3, 2), torch.zeros(3, 2))]
-    [(3, 3), (3, 3)]
-    """
-
-    summed: bool = False
-    traits = LayoutTraits(takes_all_views=True, views_are_positives=False, includes_positives=False)
-
-    def __call__(self, *views: Tensor) -> list[Block]:
-        """Return one block per view, (n, n) each, which compares the items of that view with each other."""
-        weight = 1.0 if self.summed else 1 / len(views)
-        pattern = build_diagonal_pattern(len(views[0]), weight, False, views[0].device, True)
-        return [Block(pattern, z, z) for z in views]
-
-    def transform_negatives_like_views(self, negatives: Tensor) -> NoReturn:
-        message = "negatives: not accepted by WithinView, which compares each view with itself."
-        raise UsageError(message, kind="conflict")
 
 
 class LayoutWrapper(Layout):
