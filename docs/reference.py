@@ -20,6 +20,7 @@ from contraport.options import Option, describe_type
 
 PARTS = {
     "Layouts: which pairs are compared": "contraport.objectives.layouts",
+    "Layouts that change another layout": "contraport.objectives.layout_wrappers",
     "Kernels: how similar two embeddings are": "contraport.engine.kernels",
     "Constraints: which plans are allowed": "contraport.objectives.constraints",
     "Targets: which plan is wanted": "contraport.objectives.targets",
