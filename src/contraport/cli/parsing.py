@@ -297,11 +297,13 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter)
         """Return the flag of an option with its value, as ``--epochs EPOCHS``."""
         if not action.option_strings or action.dest == "help":
             return super()._format_action_invocation(action)
-        values = "" if action.metavar == _PRINT_CONFIG_METAVAR else self._format_args(action, action.dest.upper())
+        values = "" if _is_print_config_flag(action) else self._format_args(action, action.dest.upper())
         return f"{action.option_strings[0]} {values}".rstrip()
 
 
-_PRINT_CONFIG_METAVAR = "\b[=flags]"  # metavar that jsonargparse gives `--print_config`, which identifies this flag
+def _is_print_config_flag(action: argparse.Action) -> bool:
+    """Return whether a flag is `--print_config`, by the metavar that jsonargparse gives it."""
+    return action.metavar == "\b[=flags]"
 
 
 def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _Parser:
@@ -371,7 +373,7 @@ def _add_common_options(parser: _Parser, command: Command[...], *, help_shows_al
     for action in parser._actions:
         if action.dest == "help" and "-h" in action.option_strings:
             action.help = "Show this help." if help_shows_all else "Show the common options."
-        elif action.metavar == _PRINT_CONFIG_METAVAR:
+        elif _is_print_config_flag(action):
             action.help = "Print the resolved options as YAML, for --config." if help_shows_all else argparse.SUPPRESS
     general, groups = parser._optionals, cast(list[Any], parser._action_groups)
     general.title = "general"

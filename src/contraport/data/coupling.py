@@ -23,7 +23,7 @@ COUPLING_VIEW_NAMES = ("row", "column")
 
 
 @dataclass(frozen=True)
-class CouplingStore(Store):
+class EntityPairStore(Store):
     """Store of pairs whose two views come from two different stores.
 
     Attributes:
@@ -137,7 +137,7 @@ def from_coupling(
     if any(side.keys is not None for side in sides):
         keys = [f"{entity_keys[0][row]} | {entity_keys[1][column]}" for row, column in ids[chosen].tolist()]
     return Dataset(
-        CouplingStore((sides[0].store, sides[1].store), entity_ids),
+        EntityPairStore((sides[0].store, sides[1].store), entity_ids),
         name=name,
         split=split,
         weights=None if pair_weights is None else pair_weights[torch.from_numpy(positions)],

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from contraport._utils.array_cache import cache_bytes_needed, find_cached_arrays, load_or_build_arrays
+from contraport._utils.array_cache import find_cached_arrays, load_or_build_arrays, total_array_bytes
 from contraport._version import __version__
 from contraport.data.data_loader import build_loader
 from contraport.data.dataset import Dataset
@@ -56,9 +56,9 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
     if not encoded:
         return dataset
     shapes = [[len(dataset), *store.shapes[0]] for store in encoded]
-    made_of = {"version": __version__, "data": digest_for_cache(dataset), "shapes": shapes, "dtype": "uint8"}
-    size = cache_bytes_needed(made_of)
-    if find_cached_arrays(folder, made_of) is None:
+    cache_key = {"version": __version__, "data": digest_for_cache(dataset), "shapes": shapes, "dtype": "uint8"}
+    size = total_array_bytes(cache_key)
+    if find_cached_arrays(folder, cache_key) is None:
         existing = next(place for place in (folder, *folder.absolute().parents) if place.is_dir())
         free = shutil.disk_usage(existing).free
         if size > MAX_FREE_DISK_FRACTION * free:
@@ -67,7 +67,7 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
             return dataset
     pixels = load_or_build_arrays(
         folder,
-        made_of,
+        cache_key,
         lambda arrays: _decode_into_cache(arrays, dataset, encoded, folder, num_workers),
         description="the decoded images",
         argument="decoded",

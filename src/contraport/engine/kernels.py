@@ -188,7 +188,7 @@ class Kernel(nn.Module, ABC):
                 dtype = torch.promote_types(torch.promote_types(x.dtype, y.dtype), torch.float32)
                 x, y = x.to(dtype), y.to(dtype)
             tau, sides = self._resolve_temperature(x.dtype, temperature), (x, x if same else y)
-            scaled = partial(self._build_negative_cost_kernel, *sides, temperature=tau, processes=processes)
+            scaled = partial(self._build_negative_cost_in_units, *sides, temperature=tau, processes=processes)
             return self.log_kernel(scaled, tau)
 
     def from_similarities(self, similarities: Tensor, temperature: float | Tensor | None = None) -> LogKernel:
@@ -228,7 +228,7 @@ class Kernel(nn.Module, ABC):
             temperature: temperature of this call.
         """
 
-    def _build_negative_cost_kernel(
+    def _build_negative_cost_in_units(
         self, x: Tensor, y: Tensor, cost_unit: float | Tensor, temperature: float | Tensor, processes: Processes
     ) -> LogKernel:
         """Build the log-kernel -cost / cost_unit between x and y."""

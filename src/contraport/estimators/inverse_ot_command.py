@@ -14,7 +14,7 @@ from contraport._utils.files import read_npy_array, stage_files, write_npz
 from contraport._utils.formatting import pluralize
 from contraport.data import Dataset
 from contraport.data.arrays import as_array
-from contraport.data.coupling import CouplingStore
+from contraport.data.coupling import EntityPairStore
 from contraport.data.formats.coupling_folder import has_two_coupling_tables
 from contraport.data.sources.load import load_without_random_split
 from contraport.embedding import LoaderConfig, extract_raw_input_features
@@ -144,7 +144,7 @@ def _load_coupling_and_features(
         with rename_argument("coupling", "data"):
             dataset = load_without_random_split(source)
         store = dataset.store
-        assert isinstance(store, CouplingStore)
+        assert isinstance(store, EntityPairStore)
         assert dataset.entity_ids is not None
         shape = (len(store.side_stores[0]), len(store.side_stores[1]))
         _check_matrix_size(*shape)

@@ -44,7 +44,7 @@ from contraport.evaluation.report_arrays import (
     ArraysByName,
     collect_misclassified_item_arrays,
     collect_suspected_pair_arrays,
-    collect_test_sample_arrays,
+    collect_test_figure_arrays,
     compute_sample_plan_arrays,
 )
 from contraport.evaluation.split_loading import describe_test_data, have_same_items, is_training_data
@@ -269,7 +269,7 @@ def _collect_page_arrays_and_plan_note(
     loaded: LoadedRun, trained: EvalContext, plans: Sequence[tuple[int, ArraysByName]], *, has_probe: bool
 ) -> tuple[ArraysByName, str | None]:
     """Return arrays for the report page, and the reason for a missing plan."""
-    samples = collect_test_sample_arrays(trained, has_probe=has_probe) | (
+    samples = collect_test_figure_arrays(trained, has_probe=has_probe) | (
         collect_misclassified_item_arrays(trained) if has_probe else {}
     )
     # Scored pairs are pairs of the training data.

@@ -40,7 +40,7 @@ ArraysByName = dict[str, np.ndarray[Any, Any]]
 """Arrays of `samples.npz` by name."""
 
 
-def collect_test_sample_arrays(context: EvalContext, *, has_probe: bool) -> ArraysByName:
+def collect_test_figure_arrays(context: EvalContext, *, has_probe: bool) -> ArraysByName:
     """Return 2-D points, cosines, losses and mismatch scores of test items."""
     test, positions = context.test, fixed_random_positions(len(context.test), 1_000)
     arrays = collect_map_and_spectrum_arrays(test, context.test_features, positions) | collect_cosine_matrix_arrays(

@@ -13,7 +13,7 @@ from torch import Tensor
 from contraport._utils.formatting import join_names
 from contraport._utils.vector_search import Rows, mean_top_products
 from contraport.auditing.pairs.paired_features import (
-    CANONICAL_POWERS,
+    CORRELATION_POWERS_BY_DIRECTION,
     SIMILARITY_TIE_TOLERANCE,
     PairedFeatures,
     PairIndices,
@@ -135,7 +135,7 @@ def _score_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
         )
         total = scores.new_zeros(len(first_at))
         for (first_power, second_power), (first_references, second_references) in zip(
-            CANONICAL_POWERS, references[fold], strict=True
+            CORRELATION_POWERS_BY_DIRECTION, references[fold], strict=True
         ):
             u, v = F.normalize(x * weights**first_power, dim=1), F.normalize(y * weights**second_power, dim=1)
             total += 2 * (u[first_at] * v[second_at]).sum(dim=1)

@@ -52,7 +52,7 @@ them from there. Of more items they are computed where needed."""
 SIMILARITY_TIE_TOLERANCE = 1e-6
 """Similarities that differ by at most this are ties: equal items differ by rounding alone."""
 
-CANONICAL_POWERS = ((1, 2), (2, 1))
+CORRELATION_POWERS_BY_DIRECTION = ((1, 2), (2, 1))
 """Powers of the correlations that weight the canonical coordinates of both views, for each direction of prediction:
 the prediction from one view is weighted by the correlation, the predictable part of the other view by its square."""
 
@@ -315,7 +315,7 @@ class PairedFeatures:
             folds.append(
                 tuple(
                     (F.normalize(first * weights**a, dim=1), F.normalize(second * weights**b, dim=1))
-                    for a, b in CANONICAL_POWERS
+                    for a, b in CORRELATION_POWERS_BY_DIRECTION
                 )
             )
         return tuple(folds)

@@ -205,7 +205,7 @@ def read_csv_as_text(path: Path) -> pa.Table:
     return _parse_csv(path, dict.fromkeys(_parse_csv(path, {}).schema.names, pa.string()))
 
 
-def _read_csv(path: Path, columns: Mapping[str, Any]) -> pa.Table:
+def _read_csv(path: Path, declared_roles: Mapping[str, Any]) -> pa.Table:
     """Read a `.csv` file, with codes such as 007 kept as texts."""
     check(path.stat().st_size > 0, f"data: {path} is empty.", "empty")
     with path.open("rb") as file:
@@ -224,7 +224,7 @@ def _read_csv(path: Path, columns: Mapping[str, Any]) -> pa.Table:
     check(not all(is_number_text(name) for name in names), message, "no_header")
     binary = next((field.name for field in table.schema if pa.types.is_binary(field.type)), None)
     check(binary is None, f"data: {path}: column {binary!r}: must be UTF-8, got other bytes.", "encoding")
-    return _restore_original_texts(table, path, columns)
+    return _restore_original_texts(table, path, declared_roles)
 
 
 def _parse_csv(path: Path, type_by_column: Mapping[str, pa.DataType]) -> pa.Table:
@@ -238,9 +238,9 @@ def _parse_csv(path: Path, type_by_column: Mapping[str, pa.DataType]) -> pa.Tabl
     )
 
 
-def _restore_original_texts(table: pa.Table, path: Path, columns: Mapping[str, Any]) -> pa.Table:
+def _restore_original_texts(table: pa.Table, path: Path, declared_roles: Mapping[str, Any]) -> pa.Table:
     """Restore texts such as 007 in columns of labels, domains, keys and sequences."""
-    explicit = {name: role for role, name in columns.items() if isinstance(name, str)}
+    explicit = {name: role for role, name in declared_roles.items() if isinstance(name, str)}
     implied = {name: role for role, names in COLUMN_NAMES_BY_ROLE.items() for name in names}
     roles = {name: explicit.get(name, implied.get(name.lower())) for name in table.schema.names}
     naming = [name for name, role in roles.items() if role in ("labels", "domains", "keys", "sequence")]

@@ -442,21 +442,24 @@ class _TermGroup(NamedTuple):
 
 
 def _build_term_group(
-    terms: Sequence[WeightTerm], shared: tuple[Tensor, Tensor] | None, row_exponents: Tensor, column_exponents: Tensor
+    terms: Sequence[WeightTerm],
+    shared_exponents: tuple[Tensor, Tensor] | None,
+    remaining_row_exponents: Tensor,
+    remaining_column_exponents: Tensor,
 ) -> _TermGroup:
     """Build a group of k terms from their unshared exponents and factors.
 
     Args:
         terms: the terms.
-        shared: exponents A and B of the group.
-        row_exponents: exponent of each term minus A, (k, N); overwritten.
-        column_exponents: exponent of each term minus B, (k, M); overwritten.
+        shared_exponents: exponents A and B of the group.
+        remaining_row_exponents: exponent of each term minus A, (k, N); overwritten.
+        remaining_column_exponents: exponent of each term minus B, (k, M); overwritten.
     """
-    row_factors, column_factors = row_exponents.exp_(), column_exponents.exp_()
+    row_factors, column_factors = remaining_row_exponents.exp_(), remaining_column_exponents.exp_()
     for k, term in enumerate(terms):
         side = row_factors if term.factor_axis == "rows" else column_factors
         side[k] *= term.factor
-    return _TermGroup(shared, row_factors, column_factors)
+    return _TermGroup(shared_exponents, row_factors, column_factors)
 
 
 def _sum_outer_products(row_factors: Tensor, column_factors: Tensor, out: Tensor | None) -> Tensor:

@@ -72,13 +72,13 @@ class DataBalanced(ItemAverages, Constraint):
             stored = self.log_average.view(-1)[row_indices]
             mean = self.log_average[:MAX_VIEWS_PER_BLOCK].nanmean().nan_to_num(0.0)  # for rows not seen before
             f = -torch.where(stored.isnan(), mean, stored).to(like)
-            num_rows = self._count_seen_so_far(row_indices, 0).to(like)
+            num_rows = self._count_distinct_seen(0, row_indices).to(like)
             column_values = self._estimate_log_row_means(geometry.T, pattern.T, f, num_rows)
         g = -self.update_log_averages(column_indices, column_values).detach()
-        columns = self._count_seen_so_far(column_indices, 1).to(like)
-        row_values = self._estimate_log_row_means(geometry, pattern, g, columns)
+        num_columns = self._count_distinct_seen(1, column_indices).to(like)
+        row_values = self._estimate_log_row_means(geometry, pattern, g, num_columns)
         f = -self.update_log_averages(row_indices, row_values)
-        plan = Plan(geometry, f - traceable_log(len(f), f), g - columns.log(), has_unit_mass=True)
+        plan = Plan(geometry, f - traceable_log(len(f), f), g - num_columns.log(), has_unit_mass=True)
         return [plan, plan.T] if request.bidirectional else [plan]
 
     def _flat_average_indices(self, ids: Tensor, pattern: PairPattern, side: int) -> Tensor:
@@ -93,8 +93,8 @@ class DataBalanced(ItemAverages, Constraint):
         check(most <= MAX_VIEWS_PER_BLOCK, message, "too_many")
         return (MAX_VIEWS_PER_BLOCK * side + views) * self.log_average.shape[1] + ids[items]
 
-    def _count_seen_so_far(self, batch_indices: Tensor, side: int) -> Tensor:
-        """Count the different rows (side 0) or columns (1) seen, including this batch."""
+    def _count_distinct_seen(self, side: int, batch_indices: Tensor) -> Tensor:
+        """Count distinct rows (side 0) or columns (1) seen, including this batch."""
         seen = ~self.log_average.isnan()
         seen.view(-1)[batch_indices] = True
         return seen[MAX_VIEWS_PER_BLOCK * side : MAX_VIEWS_PER_BLOCK * (side + 1)].sum()
