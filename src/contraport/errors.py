@@ -280,7 +280,7 @@ def translate_read_errors(where: str, expected_content: str) -> Iterator[None]:
 
 
 def one_line_reason(error: BaseException) -> str:
-    """Return a read error's message on one line, without advice to unpickle.
+    """Return an error's message on one line, without advice to unpickle.
 
     >>> one_line_reason(ValueError("bad\\n  magic")), one_line_reason(IndexError())
     ('bad magic', 'IndexError')
@@ -332,8 +332,8 @@ MAX_SINGLE_PRECISION = 3.4e38
 """Largest size of a number that counts as finite; the reciprocal is the smallest one that counts as positive."""
 
 
-def fits_single_precision(value: Any) -> TypeGuard[float]:
-    """Return whether a value is in float32 range or a 64-bit integer."""
+def fits_float32_or_int64(value: Any) -> TypeGuard[float]:
+    """Return whether a value is a number in float32 range or an int64."""
     is_whole = isinstance(value, numbers.Integral)
     limit: Any = 2**63 if is_whole else MAX_SINGLE_PRECISION
     is_real = is_whole or (isinstance(value, numbers.Real) and not isinstance(value, numbers.Rational))
@@ -350,20 +350,20 @@ def check_integer(argument: str, value: object, least: int = 1, most: int | None
 def check_positive(argument: str, number: object, *, allow_infinity: bool = False) -> None:
     """Raise `UsageError` unless a value is a positive, finite number."""
     is_infinite = allow_infinity and is_number(number) and number == math.inf
-    if not is_infinite and not (fits_single_precision(number) and number > 1 / MAX_SINGLE_PRECISION):
+    if not is_infinite and not (fits_float32_or_int64(number) and number > 1 / MAX_SINGLE_PRECISION):
         expected = "a positive number" if allow_infinity else "a positive finite number"
         raise _usage_error_for_value(argument, expected, number)
 
 
 def check_nonnegative(argument: str, number: object) -> None:
     """Raise `UsageError` unless a value is a finite number >= 0."""
-    if not fits_single_precision(number) or number < 0:
+    if not fits_float32_or_int64(number) or number < 0:
         raise _usage_error_for_value(argument, "a finite number >= 0", number)
 
 
 def check_finite(argument: str, number: object) -> None:
     """Raise `UsageError` unless a value is a finite number."""
-    if not fits_single_precision(number):
+    if not fits_float32_or_int64(number):
         raise _usage_error_for_value(argument, "a finite number", number)
 
 
@@ -446,8 +446,8 @@ def check_all_values(argument: str, values: Any, valid_mask: Any, expected: str)
         raise UsageError(f"{argument}: must be {expected}, got {values[~valid_mask].reshape(-1)[0].item():.9g}.")
 
 
-def check_new_file(argument: str, path: Path, *, overwrite: bool) -> None:
-    """Raise `UsageError` if a file exists or cannot be written."""
+def check_output_file(argument: str, path: Path, *, overwrite: bool) -> None:
+    """Raise `UsageError` if an output file exists or cannot be written."""
     check(not path.is_dir(), f"{argument}: must be a file, got the folder {path}.", "is_folder")
     replaceable = overwrite or not path.exists()
     check(replaceable, f"{argument}: {path} exists; pass {format_options(overwrite=True)} to replace it.", "exists")

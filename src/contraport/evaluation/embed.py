@@ -27,7 +27,7 @@ from contraport.data.sources.torch_datasets import is_stream
 from contraport.data.streams import Stream
 from contraport.embedding import LoaderConfig, check_views_fit_model, extract_features, iter_embedded_batches
 from contraport.encoders import Model
-from contraport.errors import UsageError, check, check_new_file, rename_argument, translate_write_errors
+from contraport.errors import UsageError, check, check_output_file, rename_argument, translate_write_errors
 from contraport.evaluation.config import EMBED_COMMAND_SPEC, EmbedOptions
 from contraport.evaluation.split_loading import (
     SplitLoader,
@@ -158,7 +158,7 @@ def _embed_to_file(options: EmbedOptions, out: Path, output_function: Callable[.
     has_shards = processes > 1 or options.shard_items is not None
     older = list_conflicting_files(out, processes if processes > 1 else None) if has_shards else []
     for file in older:
-        check_new_file("out", file, overwrite=options.overwrite)
+        check_output_file("out", file, overwrite=options.overwrite)
     run = as_run_folder(options.run)
     settings, model = run.settings(), run.model(trust_remote_code=options.trust_remote_code)
     if warning := run.saved_model_epoch_warning():
@@ -209,7 +209,7 @@ def _check_output(options: EmbedOptions, path: Path, processes: int) -> None:
     """Raise `UsageError` if the output file cannot be written."""
     suffixes = join_names(SUPPORTED_SUFFIXES, "or")
     check(path.suffix in SUPPORTED_SUFFIXES, f"out: must end in {suffixes}, got {path.name!r}.", "suffix")
-    check_new_file("out", path, overwrite=options.overwrite)
+    check_output_file("out", path, overwrite=options.overwrite)
     message = "shard_items: cannot be combined with several processes, each of which writes one shard."
     check(options.shard_items is None or processes == 1, message, "conflict")
 

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from contraport._utils.files import write_text
 from contraport._utils.formatting import join_names, pluralize
-from contraport.errors import check, check_new_file, translate_write_errors
+from contraport.errors import check, check_output_file, translate_write_errors
 from contraport.metrics import Metric
 from contraport.plots.figure_setup import MASS_SCALE_ON_DARK, MASS_SCALE_ON_LIGHT
 from contraport.reporting.config import REPORT_COMMAND_SPEC, ReportOptions
@@ -64,7 +64,7 @@ def report(arguments: dict[str, Any]) -> Path:
     options = ReportOptions(**arguments)
     path = Path(options.out)
     check(path.suffix.lower() in (".html", ".htm"), f"out: must end in .html, got {path.name!r}.")
-    check_new_file("out", path, overwrite=options.overwrite)
+    check_output_file("out", path, overwrite=options.overwrite)
     html = render_report(load_runs(options.runs))
     with translate_write_errors("out", path):
         write_text(path, html)

@@ -20,7 +20,7 @@ from contraport.data.formats.tables import write_table
 from contraport.data.streams import check_no_stream
 from contraport.embedding import LoaderConfig
 from contraport.encoders import resolve_view_index
-from contraport.errors import UsageError, check, check_existing_file, check_new_file, translate_write_errors
+from contraport.errors import UsageError, check, check_existing_file, check_output_file, translate_write_errors
 from contraport.evaluation.split_loading import SplitLoader, resolve_device
 from contraport.hard_negatives import MinedNegatives, mine_hard_negatives
 from contraport.runs import Run, as_run_folder
@@ -44,7 +44,7 @@ def mine(arguments: dict[str, Any]) -> MinedNegatives:
     """
     options = MiningOptions(**arguments)
     out = Path(options.out)
-    check_new_file("out", out, overwrite=options.overwrite)
+    check_output_file("out", out, overwrite=options.overwrite)
     if not isinstance(options.encoder, Run) and not Path(options.encoder).is_dir():
         check_existing_file("encoder", options.encoder)
     dataset = _load_dataset(options, as_one_split=out.suffix != ".npy")

@@ -14,7 +14,7 @@ from contraport._utils.files import write_csv, write_text
 from contraport._utils.formatting import equally_long_suffixes_by_path
 from contraport._utils.text_bytes import is_text_shape
 from contraport.data.thumbnails import make_image_thumbnails
-from contraport.errors import UsageError, check, check_new_file, check_regular_file, translate_write_errors
+from contraport.errors import UsageError, check, check_output_file, check_regular_file, translate_write_errors
 from contraport.features import Features
 from contraport.reporting.html_page_parts import encode_data_uri, pixels_to_pil, render_page
 from contraport.runs import Run, RunFolder
@@ -58,7 +58,7 @@ def check_output_path(argument: str, path: str | Path | None, suffixes: tuple[st
     if path is not None:
         path = Path(path)
         check(path.suffix.lower() in suffixes, f"{argument}: must end in {suffixes[0]}, got {path.name!r}.", "suffix")
-        check_new_file(argument, path, overwrite=overwrite)
+        check_output_file(argument, path, overwrite=overwrite)
 
 
 def write_items_csv(

@@ -17,7 +17,7 @@ from contraport.engine import (
     row_log_sums,
     run_host_loop,
 )
-from contraport.errors import check, check_name, fits_single_precision, format_value
+from contraport.errors import check, check_name, fits_float32_or_int64, format_value
 from contraport.objectives.constraints.constraint import (
     DEFAULT_PLAN_REQUEST,
     Constraint,
@@ -220,7 +220,7 @@ class Tsallis(Constraint):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        good = fits_single_precision(self.order) and self.order <= 2
+        good = fits_float32_or_int64(self.order) and self.order <= 2
         check(good, f"order: must be a finite number of at most 2, got {format_value(self.order)}.")
         check_name("mass_constraint", self.mass_constraint, ("rows", "simplex", "balanced"))
         message = f"order: must be above 0 with mass_constraint='balanced', got {self.order!r}."
