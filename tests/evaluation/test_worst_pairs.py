@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from contraport.data import from_arrays
-from contraport.evaluation.report_arrays import MAX_SAVED_WORST_ITEMS, collect_suspected_pair_arrays
+from contraport.evaluation.report_arrays import MAX_SAVED_WORST_ITEMS, collect_worst_pair_arrays
 from contraport.runs import Run, RunFolder
 
 ITEMS = 60
@@ -29,7 +29,7 @@ def build_pairs(items: int = ITEMS) -> object:
 
 
 def test_worst_pairs_have_both_views_and_the_better_partner(tmp_path: Path) -> None:
-    result = collect_suspected_pair_arrays(write_audited_run(tmp_path / "run"), build_pairs())
+    result = collect_worst_pair_arrays(write_audited_run(tmp_path / "run"), build_pairs())
     assert result["worst"].tolist() == list(range(ITEMS - 1, ITEMS - 1 - MAX_SAVED_WORST_ITEMS, -1))
     assert result["worst_1"].shape == (MAX_SAVED_WORST_ITEMS, 5)
     assert result["worst_2"][:, 0, 0, 0].tolist() == result["worst"].tolist()
@@ -41,13 +41,13 @@ def test_worst_pairs_contain_deliberate_mismatches(tmp_path: Path) -> None:
     run = write_audited_run(tmp_path / "run")
     run.save_arrays(run.mismatched_path, {"partners": np.roll(np.arange(ITEMS), 1)})
     assert (
-        collect_suspected_pair_arrays(run, build_pairs())["worst_2"][:, 0, 0, 0].tolist()
+        collect_worst_pair_arrays(run, build_pairs())["worst_2"][:, 0, 0, 0].tolist()
         == (np.arange(50, 60)[::-1] - 1).tolist()
     )
 
 
 def test_no_pairs_without_an_audit_or_on_other_items(tmp_path: Path) -> None:
-    assert collect_suspected_pair_arrays(write_audited_run(tmp_path / "run"), build_pairs(ITEMS + 1)) == {}
-    assert collect_suspected_pair_arrays(RunFolder.create(tmp_path / "plain", {"data": "toy"}), build_pairs()) == {}
+    assert collect_worst_pair_arrays(write_audited_run(tmp_path / "run"), build_pairs(ITEMS + 1)) == {}
+    assert collect_worst_pair_arrays(RunFolder.create(tmp_path / "plain", {"data": "toy"}), build_pairs()) == {}
     single_view = from_arrays(np.zeros((ITEMS, 5), dtype=np.float32))
-    assert collect_suspected_pair_arrays(write_audited_run(tmp_path / "one"), single_view) == {}
+    assert collect_worst_pair_arrays(write_audited_run(tmp_path / "one"), single_view) == {}

@@ -42,9 +42,9 @@ from contraport.evaluation.notes_and_verdict import (
 )
 from contraport.evaluation.report_arrays import (
     ArraysByName,
-    collect_misclassified_item_arrays,
-    collect_suspected_pair_arrays,
     collect_test_figure_arrays,
+    collect_worst_pair_arrays,
+    collect_worst_probe_error_arrays,
     compute_sample_plan_arrays,
 )
 from contraport.evaluation.split_loading import describe_test_data, have_same_items, is_training_data
@@ -179,10 +179,10 @@ def _evaluate_run(run: RunFolder, options: EvaluateOptions) -> EvaluatedRun:
         # Each baseline's context is built when its turn comes, so that the features of one are in memory at a time.
         built = (loaded.build_context(name, encoder) for name, encoder in baselines.items())
         for context in chain(built, [trained], truncated):
-            results[context.name] = _compute_finite_results_by_metric(context, possible, run, report_step)
+            results[context.name] = _compute_possible_finite_results(context, possible, run, report_step)
         for epoch, model in iter_intermediate_model_copies(run, loaded.model, checkpoints):
             context = loaded.build_context(f"epoch {epoch}", model)
-            results[context.name] = _compute_finite_results_by_metric(context, possible, run, report_step)
+            results[context.name] = _compute_possible_finite_results(context, possible, run, report_step)
             if plan := loaded.compute_plan_arrays_at_epoch(model, epoch):
                 plans.append((epoch, plan))
         if not options.alone:
@@ -270,11 +270,11 @@ def _collect_page_arrays_and_plan_note(
 ) -> tuple[ArraysByName, str | None]:
     """Return arrays for the report page, and the reason for a missing plan."""
     samples = collect_test_figure_arrays(trained, has_probe=has_probe) | (
-        collect_misclassified_item_arrays(trained) if has_probe else {}
+        collect_worst_probe_error_arrays(trained) if has_probe else {}
     )
     # Scored pairs are pairs of the training data.
     if is_training_data(loaded.training_settings, loaded.evaluate_options.data):
-        samples |= collect_suspected_pair_arrays(loaded.run_folder, loaded.train)
+        samples |= collect_worst_pair_arrays(loaded.run_folder, loaded.train)
     if loaded.final_objective is None:
         return samples, loaded.no_plan_note
     try:
@@ -291,7 +291,7 @@ def _collect_page_arrays_and_plan_note(
     return samples, None
 
 
-def _compute_finite_results_by_metric(
+def _compute_possible_finite_results(
     context: EvalContext, metrics: Sequence[Metric], run: RunFolder, report_step: Callable[[str], None]
 ) -> dict[str, MetricResult | float]:
     """Compute the metrics whose requirements are met, and keep finite results."""

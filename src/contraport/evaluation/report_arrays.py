@@ -146,7 +146,7 @@ def compute_sample_plan_arrays(
     return arrays
 
 
-def collect_misclassified_item_arrays(context: EvalContext) -> ArraysByName:
+def collect_worst_probe_error_arrays(context: EvalContext) -> ArraysByName:
     """Return the test items that the linear probe misclassifies most confidently.
 
     The most confident one is first. `mistaken` are their positions, `mistaken_true` and `mistaken_told` the true and
@@ -172,7 +172,7 @@ def collect_misclassified_item_arrays(context: EvalContext) -> ArraysByName:
     }
 
 
-def collect_suspected_pair_arrays(run: RunFolder, train: Dataset) -> ArraysByName:
+def collect_worst_pair_arrays(run: RunFolder, train: Dataset) -> ArraysByName:
     """Return the training pairs that an online audit suspects most.
 
     The most suspicious one is first. `worst` are their positions, `worst_1` and `worst_2` their two views, and

@@ -486,7 +486,7 @@ def _register_corruption_metric(kind: str, title: str, images: str, *requirement
         REQUIRES_LABELS,
         REQUIRES_TWO_CLASSES,
         Requirement(
-            attrgetter("unit_range_channel_counts"),
+            attrgetter("has_only_unit_range_images"),
             "the items are not images with pixels in [0, 1]",
             is_rarely_met=True,
         ),
@@ -508,6 +508,8 @@ _register_corruption_metric(
     "JPEG@{}",
     "test images after strong JPEG compression",
     Requirement(
-        lambda context: context.unit_range_channel_counts <= {1, 3}, "JPEG needs 1 or 3 channels", is_rarely_met=True
+        lambda context: {shape[0] for shape in context.test.shapes} <= {1, 3},
+        "JPEG needs 1 or 3 channels",
+        is_rarely_met=True,
     ),
 )

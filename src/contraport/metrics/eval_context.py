@@ -129,12 +129,12 @@ class EvalContext:
         return 0 if self.train.labels is None else len(self.train.labels.unique())
 
     @property
-    def unit_range_channel_counts(self) -> set[int]:
-        """Channel counts of the views, empty unless all are images in [0, 1]."""
+    def has_only_unit_range_images(self) -> bool:
+        """True if all views are images with pixels in [0, 1]."""
         shapes = self.test.shapes
-        are_images = all(len(shape) == 3 for shape in shapes)
-        are_images = are_images and all(self.test.non_unit_channel_range(view) is None for view in range(len(shapes)))
-        return {shape[0] for shape in shapes} if are_images else set()
+        if not all(len(shape) == 3 for shape in shapes):
+            return False
+        return all(self.test.non_unit_channel_range(view) is None for view in range(len(shapes)))
 
     @cached_property
     def has_shared_encoder(self) -> bool:
