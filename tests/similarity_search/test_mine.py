@@ -143,7 +143,7 @@ def test_command_prints_the_result(texts: Path, capsys: pytest.CaptureFixture[st
     assert main(arguments) == 0
     printed = capsys.readouterr().out
     assert printed.startswith("80 negatives of 40 pairs; mean cosine similarity")
-    assert printed.endswith(f"files: {out}\n")
+    assert printed.endswith(f"file: {out}\n")
     assert main(arguments) == 2
     assert "--overwrite" in capsys.readouterr().err
 
