@@ -57,7 +57,7 @@ class UsageError(ValueError):
     ) -> None:
         super().__init__(message)
         self.suggested_options = dict(suggested_options or {})
-        named = re.match(r"([A-Za-z_][\w.]*): ", message)
+        named = re.match(r"([A-Za-z_][\w.]*)(?:\[[^\]]*\])?: ", message)  # `views[0]: ...` is of `views`
         self.argument = named[1] if named else None
         self.code = f"{self.argument}.{kind}" if self.argument else kind
 
