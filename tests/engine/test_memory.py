@@ -51,7 +51,7 @@ def largest_tensor_of_loss(name, rows):
 
 def report_large_tensors(rank, report):
     contraport.engine.backends.tiled.TILE_SHAPE = TILE
-    contraport.engine.autograd.MAX_BLOCK_PAIRS = TILE[0] * TILE[1]
+    contraport.engine.autograd_utilities.MAX_BLOCK_PAIRS = TILE[0] * TILE[1]
     share = ITEMS // PROCESSES
     for name in OBJECTIVES:
         entries, operation = largest_tensor_of_loss(name, slice(rank * share, (rank + 1) * share))
@@ -66,7 +66,7 @@ def test_memory_of_a_process_is_linear_in_the_rows():
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_memory_is_linear_in_the_rows(monkeypatch, name):
     monkeypatch.setattr("contraport.engine.backends.tiled.TILE_SHAPE", TILE)
-    monkeypatch.setattr("contraport.engine.autograd.MAX_BLOCK_PAIRS", TILE[0] * TILE[1])
+    monkeypatch.setattr("contraport.engine.autograd_utilities.MAX_BLOCK_PAIRS", TILE[0] * TILE[1])
     entries, operation = largest_tensor_of_loss(name, slice(None))
     assert entries <= ALLOWED, operation
 

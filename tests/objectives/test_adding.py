@@ -11,8 +11,8 @@ from contraport import Gibbs, Joint, Objective, Pairs
 from contraport.catalog import OBJECTIVES, register_objective
 from contraport.data import from_arrays
 from contraport.engine import backend
+from contraport.engine.kernel_link_functions import PolynomialTailLink
 from contraport.engine.kernels import Kernel
-from contraport.engine.link_functions import PolynomialTailLink
 from contraport.objectives import Constraint, DenseTargetPlan, Divergence, Layout, LayoutTraits, Plan, Target
 from contraport.objectives.constraints.sinkhorn import SinkhornConstraint
 from contraport.objectives.layouts import Block, build_diagonal_pattern

@@ -11,7 +11,7 @@ from contraport.objectives.targets.target import DenseTargetPlan
 
 @pytest.fixture(params=[1 << 20, 12], ids=["whole", "in blocks"], autouse=True)
 def blocks(request, monkeypatch):
-    monkeypatch.setattr("contraport.engine.autograd.MAX_BLOCK_PAIRS", request.param)
+    monkeypatch.setattr("contraport.engine.autograd_utilities.MAX_BLOCK_PAIRS", request.param)
 
 
 @pytest.fixture(params=[Gibbs("cosine", 0.3), StudentT(2.0)], ids=repr)

@@ -489,7 +489,9 @@ def test_blocks_of_rows_do_not_change_the_result(monkeypatch, divergence, target
         return outcome(lambda *z: loss(*z, labels=LABELS, domains=DOMAINS), *views())
 
     expected = result()
-    monkeypatch.setattr("contraport.engine.autograd.MAX_BLOCK_PAIRS", 45)  # blocks of three rows, and of two at the end
+    monkeypatch.setattr(
+        "contraport.engine.autograd_utilities.MAX_BLOCK_PAIRS", 45
+    )  # blocks of three rows, and of two at the end
     assert_same(result(), expected, 1e-12)
 
 

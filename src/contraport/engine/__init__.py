@@ -1,6 +1,6 @@
 """Engine: differentiable sums over all pairs of rows and columns, computed by interchangeable backends."""
 
-from contraport.engine.autograd import (
+from contraport.engine.autograd_utilities import (
     autocast_disabled,
     check_not_in_torch_func,
     checkpoint_row_blocks,
@@ -21,8 +21,17 @@ from contraport.engine.backends import (
 )
 from contraport.engine.constant_tensor_cache import CacheEntry, cached, constant_vector, traceable_log
 from contraport.engine.custom_op import HostLoop, run_host_loop
-from contraport.engine.geometry import Geometry, LabelExclusion, SimilarityExclusion
 from contraport.engine.half_steps import HalfStepSpec, Relaxation
+from contraport.engine.kernel_link_functions import (
+    DoubledLink,
+    Link,
+    LinkPlusLogCost,
+    LogOfFunction,
+    LogOnePlusHinge,
+    LogPower,
+    LogSoftplus,
+    PolynomialTailLink,
+)
 from contraport.engine.kernels import (
     BilinearCost,
     Gibbs,
@@ -37,17 +46,8 @@ from contraport.engine.kernels import (
     normalized_rows_and_divisors,
 )
 from contraport.engine.late_interaction import LateInteraction
-from contraport.engine.link_functions import (
-    DoubledLink,
-    Link,
-    LinkPlusLogCost,
-    LogOfFunction,
-    LogOnePlusHinge,
-    LogPower,
-    LogSoftplus,
-    PolynomialTailLink,
-)
 from contraport.engine.log_kernels import Indices, LinearOperator, LogKernel, MatrixLogKernel
+from contraport.engine.masked_geometry import Geometry, LabelExclusion, SimilarityExclusion
 from contraport.engine.operations import (
     column_log_sums,
     fixed_plan_row_costs,

@@ -27,8 +27,8 @@ import torch
 from torch import Tensor
 
 from contraport.distributed import Processes
-from contraport.engine.autograd import autocast_disabled, differentiable_gradients
-from contraport.engine.geometry import Geometry
+from contraport.engine.autograd_utilities import autocast_disabled, differentiable_gradients
+from contraport.engine.masked_geometry import Geometry
 from contraport.engine.pair_passes import PairPasses
 from contraport.engine.pytree import TreeStructure, flatten, unflatten
 

@@ -27,10 +27,10 @@ import torch
 from torch import Tensor
 
 from contraport._utils.formatting import pluralize
-from contraport.engine.autograd import differentiable_gradients
+from contraport.engine.autograd_utilities import differentiable_gradients
 from contraport.engine.custom_op import BackwardArgs, Operation
-from contraport.engine.geometry import Geometry
 from contraport.engine.half_steps import Relaxation, row_log_sum_exp
+from contraport.engine.masked_geometry import Geometry
 from contraport.engine.pair_passes import Axis, PairPasses, WeightTerm
 from contraport.engine.pytree import TreeStructure, unflatten
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from contraport.engine.autograd import autocast_disabled, differentiable_gradients, is_in_torch_func
+from contraport.engine.autograd_utilities import autocast_disabled, differentiable_gradients, is_in_torch_func
 from contraport.engine.constant_tensor_cache import constant_vector
 from contraport.engine.custom_op import BackwardArgs, OperationWithDenseForm
 from contraport.engine.pair_passes import Axis, PairPasses, WeightTerm

@@ -13,14 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from contraport.distributed import Processes, current_processes
-from contraport.engine.autograd import (
+from contraport.engine.autograd_utilities import (
     autocast_disabled,
     differentiable_gradients,
     disable_autocast_in_backward,
     is_in_torch_func,
 )
 from contraport.engine.constant_tensor_cache import constant_vector
-from contraport.engine.link_functions import PolynomialTailLink, PoweredCostLink
+from contraport.engine.kernel_link_functions import PolynomialTailLink, PoweredCostLink
 from contraport.engine.log_kernels import (
     CallableLogKernel,
     CostFunction,

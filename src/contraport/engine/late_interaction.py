@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.distributed import Processes, current_processes
-from contraport.engine.autograd import (
+from contraport.engine.autograd_utilities import (
     autocast_disabled,
     differentiable_gradients,
     is_in_torch_func,

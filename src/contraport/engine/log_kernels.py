@@ -22,9 +22,14 @@ from typing import Any, Protocol, Self, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from contraport.engine.autograd import checkpoint_row_blocks, disable_autocast_in_backward, is_in_torch_func, vjp
+from contraport.engine.autograd_utilities import (
+    checkpoint_row_blocks,
+    disable_autocast_in_backward,
+    is_in_torch_func,
+    vjp,
+)
 from contraport.engine.constant_tensor_cache import constant_vector
-from contraport.engine.link_functions import Link
+from contraport.engine.kernel_link_functions import Link
 from contraport.engine.pytree import flatten, unflatten
 from contraport.errors import UsageError, type_and_shape
 from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes

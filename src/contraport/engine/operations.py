@@ -13,13 +13,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from contraport.engine.autograd import autocast_disabled, check_not_in_torch_func
+from contraport.engine.autograd_utilities import autocast_disabled, check_not_in_torch_func
 from contraport.engine.backends import resolve_passes_config
 from contraport.engine.constant_tensor_cache import constant_vector
 from contraport.engine.custom_op import BackwardArgs, OperationWithDenseForm, apply_operation
 from contraport.engine.fixed_point import FixedPointOperation
-from contraport.engine.geometry import Geometry
 from contraport.engine.half_steps import HalfStepsOperation, HalfStepSpec, Relaxation, group_steps_by_pass
+from contraport.engine.masked_geometry import Geometry
 from contraport.engine.pair_passes import Axis, PairPasses, WeightTerm
 from contraport.errors import UsageError
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from contraport.distributed import Processes
-from contraport.engine.geometry import Geometry
+from contraport.engine.masked_geometry import Geometry
 
 Axis: TypeAlias = Literal["rows", "columns"]
 """Axis of the matrix of pairs: rows or columns."""

@@ -26,9 +26,9 @@ import torch
 from torch import Tensor
 
 from contraport.distributed import Processes, RingExchange
-from contraport.engine.geometry import Geometry
-from contraport.engine.link_functions import Link
+from contraport.engine.kernel_link_functions import Link
 from contraport.engine.log_kernels import Indices, LinearOperator, LogKernel
+from contraport.engine.masked_geometry import Geometry
 from contraport.engine.pair_passes import PairPasses, RowAndColumnSums, WeightTerm
 from contraport.engine.pytree import TreeStructure, flatten, unflatten
 from contraport.errors import UsageError, check

@@ -17,8 +17,8 @@ from contraport.errors import UsageError, add_hint_if_missing, check
 from contraport.objectives.constraints import Constraint
 from contraport.objectives.matching_problem import send_error_to_processes
 from contraport.objectives.plan import BlockResult
+from contraport.objectives.point_set_transport import WeightsFromPlan
 from contraport.objectives.targets import Target
-from contraport.objectives.transport import WeightsFromPlan
 from contraport.options import keep_deprecated_attributes
 
 if TYPE_CHECKING:

@@ -33,9 +33,9 @@ from contraport.objectives.inputs import (
     zero_vectors_outside_mask,
 )
 from contraport.objectives.layouts import Block, Layout, LayoutTraits
+from contraport.objectives.point_set_transport import WeightsFromPlan
 from contraport.objectives.targets import Matrix, PairList, Target, TargetPlan
 from contraport.objectives.targets.feature_targets import select_row_and_column_features
-from contraport.objectives.transport import WeightsFromPlan
 
 COMPARED_OPTION_NAMES = (
     "views", "target", "weights", "labels", "domains", "ids", "column_weights", "features", "negatives",

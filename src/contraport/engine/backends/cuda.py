@@ -30,9 +30,9 @@ import torch
 from torch import Tensor
 
 from contraport.engine.backends.tiled import MAX_EXPONENT_GAP
-from contraport.engine.geometry import Geometry, LabelExclusion
-from contraport.engine.link_functions import DoubledLink, Link, PolynomialTailLink, PoweredCostLink
+from contraport.engine.kernel_link_functions import DoubledLink, Link, PolynomialTailLink, PoweredCostLink
 from contraport.engine.log_kernels import InnerProductLogKernel
+from contraport.engine.masked_geometry import Geometry, LabelExclusion
 from contraport.engine.pair_passes import PairPasses, RowAndColumnSums, WeightTerm
 from contraport.errors import check
 

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from contraport.distributed import Processes
-from contraport.engine.geometry import Geometry, LabelExclusion
 from contraport.engine.half_steps import MAX_UNSHIFTED_EXPONENT_BY_DTYPE
+from contraport.engine.masked_geometry import Geometry, LabelExclusion
 from contraport.engine.pair_passes import PairPasses, RowAndColumnSums, WeightTerm
 
 TILE_SHAPE = 512, 512

@@ -5,8 +5,8 @@ for bit. A sum over rows is the same kernel with the two sides exchanged: no ker
 computed. Products are accumulated in single precision, and everything but a product is in single precision.
 
 ``x`` (n, D) and ``y`` (m, D) are the embeddings of the owned rows and of the columns; T, the link and the masks are
-those of `contraport.engine.log_kernels` and `contraport.engine.geometry`. Without a link the biases do not enter the
-kernels: the caller adds them to the exponents.
+those of `contraport.engine.log_kernels` and `contraport.engine.masked_geometry`. Without a link the biases do not enter
+the kernels: the caller adds them to the exponents.
 
 W is launched in two forms, one exponential for all terms (GROUPS = 1) and one for each (RANK = 1). The form that the
 data does not allow returns at once, so that the host need not wait for the device to learn which it is.

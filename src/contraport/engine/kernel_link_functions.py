@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contraport.engine.autograd import vjp
+from contraport.engine.autograd_utilities import vjp
 
 
 class Link(ABC):

@@ -260,7 +260,7 @@ def test_invariance_to_permutations_and_transposition(seed, n, m, temperature):
 
 
 def test_methods_of_a_plan(monkeypatch):
-    monkeypatch.setattr("contraport.engine.autograd.MAX_BLOCK_PAIRS", 20)  # several blocks of rows
+    monkeypatch.setattr("contraport.engine.autograd_utilities.MAX_BLOCK_PAIRS", 20)  # several blocks of rows
     x, y, a, b = points()
     y.requires_grad_()
     plan = transport(x, y, Gibbs("sqeuclidean", 0.8), STRICT, a=a, b=b).plan
@@ -390,7 +390,7 @@ def test_memory_is_linear_in_the_points():
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("iterations", [1, 3])
 def test_rounded_plan_meets_both_marginals_and_its_bounds(backend, iterations, monkeypatch):
-    monkeypatch.setattr("contraport.engine.autograd.MAX_BLOCK_PAIRS", 20)  # several blocks of rows
+    monkeypatch.setattr("contraport.engine.autograd_utilities.MAX_BLOCK_PAIRS", 20)  # several blocks of rows
     x, y, a, b = points()
     with contraport.engine.backend(backend):
         result = transport(x, y, Gibbs("sqeuclidean", 0.3), Balanced(iterations), a=a, b=b)
@@ -423,7 +423,7 @@ def test_rounding_keeps_a_feasible_plan_and_rejects_unequal_totals():
 
 
 def test_sharpness_of_plans(monkeypatch):
-    monkeypatch.setattr("contraport.engine.autograd.MAX_BLOCK_PAIRS", 20)
+    monkeypatch.setattr("contraport.engine.autograd_utilities.MAX_BLOCK_PAIRS", 20)
     x, y, a, b = points()
     sharpness = []
     for temperature in (1e6, 1.0, 0.1):

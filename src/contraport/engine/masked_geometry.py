@@ -10,7 +10,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from contraport.engine.link_functions import Link
+from contraport.engine.kernel_link_functions import Link
 from contraport.engine.log_kernels import Indices, LogKernel
 from contraport.options import keep_deprecated_attributes
 
