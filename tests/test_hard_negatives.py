@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from contraport import hard_negatives
-from contraport.catalog.option_parsers import MiningRule, parse_mined_negatives
+from contraport.catalog.data_option_parsers import MiningRule, parse_mined_negatives
 from contraport.hard_negatives import mine_hard_negatives
 from tests.errors import raises_usage_error
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from contraport._utils.formatting import pluralize
 from contraport._utils.vector_search import CalibratedSearch, calibrate_search
-from contraport.catalog.option_parsers import MiningRule
+from contraport.catalog.data_option_parsers import MiningRule
 from contraport.data.duplicate_groups import first_indices, number_by_first_occurrence
 from contraport.engine import normalize
 from contraport.errors import check

@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 from tests.errors import raises_usage_error
 
-from contraport.catalog.option_parsers import CORRUPTION_KINDS, CORRUPTION_SEVERITIES
+from contraport.catalog.data_option_parsers import CORRUPTION_KINDS, CORRUPTION_SEVERITIES
 from contraport.data.perturbations import corrupt_images
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 from tests.errors import raises_usage_error
 
 from contraport import train
-from contraport.catalog.option_parsers import CorruptionSpec, MismatchSpec
+from contraport.catalog.data_option_parsers import CorruptionSpec, MismatchSpec
 from contraport.data import Dataset, from_arrays, load
 from contraport.data.image_cache import cache_decoded_images, digest_for_cache
 from contraport.data.perturbations import corrupt_dataset, draw_mismatched_partners, replace_views_after_first

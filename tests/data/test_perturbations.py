@@ -10,7 +10,7 @@ import pytest
 import torch
 from tests.errors import raises_usage_error
 
-from contraport.catalog.option_parsers import (
+from contraport.catalog.data_option_parsers import (
     DOMAINS_BY_SHIFT,
     CorruptionSpec,
     DomainsSpec,

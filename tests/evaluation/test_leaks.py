@@ -18,7 +18,7 @@ from tests.errors import raises_usage_error
 
 import contraport
 from contraport.auditing.pairs.synthetic_mismatches import add_decoys, assign_wrong_partners, draw_exchange_groups
-from contraport.catalog.option_parsers import parse_mismatch
+from contraport.catalog.data_option_parsers import parse_mismatch
 from contraport.data import Dataset, from_arrays, from_coupling, load
 from contraport.data.perturbations import draw_mismatched_partners
 from contraport.evaluation import evaluate

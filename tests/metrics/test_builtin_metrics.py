@@ -9,7 +9,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from torch import nn
 
 from contraport import KL, Cross, Gibbs, Objective, Pairs, Rows, info_nce, nt_xent
-from contraport.catalog.option_parsers import CORRUPTION_KINDS
+from contraport.catalog.data_option_parsers import CORRUPTION_KINDS
 from contraport.data import Dataset, Views, from_arrays, from_coupling
 from contraport.embedding import LoaderConfig, RawInputEncoder
 from contraport.encoders import Model

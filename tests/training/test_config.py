@@ -14,7 +14,7 @@ import pytest
 
 from contraport import ContrastiveEncoder, train
 from contraport.catalog import RECIPES
-from contraport.catalog.option_parsers import AUGMENT_NAMES
+from contraport.catalog.data_option_parsers import AUGMENT_NAMES
 from contraport.options import matches_type
 from contraport.runs import Run, RunFolder
 from contraport.schedules import RAMP_FUNCTION_BY_SHAPE

@@ -11,8 +11,8 @@ from contraport._utils.lazy_imports import make_package_lazy
 if TYPE_CHECKING:
     from contraport.auditing.audit import audit
     from contraport.auditing.result import Audit
-    from contraport.auditing.view_audit import ViewAudit
+    from contraport.auditing.view_audit_result import ViewAudit
 
 __all__ = ["Audit", "ViewAudit", "audit"]
 
-make_package_lazy(__name__, audit="audit", Audit="result", ViewAudit="view_audit")
+make_package_lazy(__name__, audit="audit", Audit="result", ViewAudit="view_audit_result")

@@ -33,7 +33,7 @@ from contraport.auditing.pairs.partner_proposals import (
 from contraport.auditing.pairs.synthetic_mismatches import check_auditable_dataset
 from contraport.auditing.result import Audit, build_audit_from_arrays
 from contraport.auditing.training_commands import compose_next_commands
-from contraport.auditing.view_audit import ViewAudit, check_views_accept_nan
+from contraport.auditing.view_audit_result import ViewAudit, check_views_accept_nan
 from contraport.data import Dataset, from_arrays, load_without_random_split
 from contraport.data.split_digests import fingerprint_dataset
 from contraport.data.streams import check_no_stream

@@ -11,7 +11,7 @@ from contraport._utils.formatting import format_options, use_flag_style
 from contraport.auditing.config import AUDIT_COMMAND_SPEC, AuditOptions
 from contraport.auditing.export_clean import SAMPLE_WEIGHT_COLUMN
 from contraport.auditing.result import Audit
-from contraport.auditing.view_audit import ViewAudit
+from contraport.auditing.view_audit_result import ViewAudit
 from contraport.data import Dataset
 from contraport.data.formats.tables import TABLE_SUFFIXES
 from contraport.options import has_object_placeholder, to_config_value

@@ -13,8 +13,8 @@ from typing import Any
 from contraport._utils.formatting import format_options
 from contraport._utils.spec_parser import parse_setting_value, split_at_outer_commas, strip_quotes
 from contraport.catalog import OBJECTIVES, RECIPES
+from contraport.catalog.data_option_parsers import AUGMENT_NAMES
 from contraport.catalog.objectives import OBJECTIVE_FROM_PARTS, get_objective_entry
-from contraport.catalog.option_parsers import AUGMENT_NAMES
 from contraport.comparison.config import CompareOptions
 from contraport.comparison.grid import (
     SUITE_ONLY_KEYS,

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from contraport._utils.lazy_imports import LazyModule
 from contraport._utils.text_bytes import is_text_shape
-from contraport.catalog.option_parsers import (
+from contraport.catalog.data_option_parsers import (
     DOMAINS_BY_SHIFT,
     CorruptionSpec,
     DomainsSpec,

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from contraport.engine import check_not_in_torch_func
 from contraport.errors import UsageError, check, check_integer, is_number
+from contraport.objectives.equal_label_pairs import group_indices_with_gaps, log_mean_exp_by_group
 from contraport.objectives.inputs import check_values
-from contraport.objectives.pair_sets import group_indices_with_gaps, log_mean_exp_by_group
 
 
 class ItemAverages(nn.Module):

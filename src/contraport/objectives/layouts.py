@@ -28,8 +28,8 @@ from contraport.engine import (
     cached,
 )
 from contraport.errors import UsageError, check, check_boolean, check_name
+from contraport.objectives.equal_label_pairs import PairSet
 from contraport.objectives.inputs import zero_pad_vector_sets
-from contraport.objectives.pair_sets import PairSet
 from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
 __all__ = [

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from contraport._utils.formatting import join_names
-from contraport.catalog.option_parsers import MINING_SAMPLINGS, MiningRule
+from contraport.catalog.data_option_parsers import MINING_SAMPLINGS, MiningRule
 from contraport.errors import check, check_finite, is_number
 from contraport.options import (
     TRAIN_AND_REPORT_EXTRAS,

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from contraport.catalog.option_parsers import parse_augment
+from contraport.catalog.data_option_parsers import parse_augment
 from contraport.data import from_arrays
 from contraport.data.views.numeric_views import DEFAULT_MAX_MIXUP_WEIGHT, DEFAULT_NOISE_STD, Mixup, Noise
 from contraport.data.views.random_draws import RandomDraws

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.errors import raises_usage_error
 from tests.processes import run_in_processes
 
-from contraport.catalog.option_parsers import AUGMENT_NAMES
+from contraport.catalog.data_option_parsers import AUGMENT_NAMES
 from contraport.data import BatchOffset, Views, from_arrays, load
 from contraport.data.views.image_views import split_lightness_and_color
 from contraport.data.views.numeric_views import DEFAULT_MAX_MIXUP_WEIGHT, DEFAULT_NOISE_STD

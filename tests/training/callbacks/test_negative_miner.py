@@ -16,7 +16,7 @@ from tests.training.test_train import are_equal_states, get_model_state
 from torch import Tensor
 
 import contraport
-from contraport.catalog.option_parsers import MiningRule
+from contraport.catalog.data_option_parsers import MiningRule
 from contraport.data import Dataset, from_arrays
 from contraport.embedding import LoaderConfig, embed_views
 from contraport.hard_negatives import mine_hard_negatives

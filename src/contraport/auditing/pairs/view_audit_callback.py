@@ -1,7 +1,7 @@
 """Online audit of three or more views, which drops suspected views between epochs.
 
 Each pair of views is scored as in an audit of two (`contraport.auditing.pairs.audit_callback`), and the scores of all
-pairs give those of the views (`contraport.auditing.pairs.view_scores`). A suspected view counts as missing until the
+pairs give those of the views (`contraport.auditing.pairs.view_log_odds`). A suspected view counts as missing until the
 next scoring: the training uses the item with its other views. An item with fewer than two trusted views is left out.
 
 A decoy is an item with one wrong view, a known mismatch in all pairs with this view. For a third of the training the
@@ -28,7 +28,7 @@ from contraport.auditing.pairs.paired_features import (
     encode_and_project_views,
     has_vector_views,
 )
-from contraport.auditing.pairs.view_scores import (
+from contraport.auditing.pairs.view_log_odds import (
     estimate_view_noise_rates,
     mismatch_log_ratios,
     right_view_log_odds,

@@ -12,7 +12,7 @@ from contraport.data.dataset import Dataset
 from contraport.data.formats import data_format
 from contraport.data.formats.arrow_columns import read_category_values
 from contraport.data.formats.arrow_datasets import TableRows, infer_roles_from_values
-from contraport.data.formats.image_and_text_files import list_relative_paths
+from contraport.data.formats.image_or_text_files import list_relative_paths
 from contraport.data.formats.tables import TABLE_SUFFIXES, load_table, read_table
 from contraport.data.image_decoding import IMAGE_SUFFIXES
 from contraport.data.splits import get_test_and_unused_masks

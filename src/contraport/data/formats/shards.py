@@ -24,7 +24,7 @@ from contraport.data.arrays import as_view_tensor, factorize
 from contraport.data.dataset import Dataset
 from contraport.data.formats import data_format
 from contraport.data.formats.column_roles import DOMAIN_COLUMN_NAMES, LABEL_COLUMN_NAMES
-from contraport.data.formats.image_and_text_files import list_relative_paths
+from contraport.data.formats.image_or_text_files import list_relative_paths
 from contraport.data.image_decoding import IMAGE_SUFFIXES
 from contraport.data.item_metadata import ItemMetadata, UndecodedItemsOrStore
 from contraport.data.splits import TEST_SPLIT_NAMES, Positions

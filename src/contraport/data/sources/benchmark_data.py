@@ -23,7 +23,7 @@ import torch
 from contraport._utils.formatting import format_options
 from contraport.data.arrays import copy_subset_to_memory, from_arrays
 from contraport.data.dataset import Dataset
-from contraport.data.formats.image_and_text_files import read_text_file
+from contraport.data.formats.image_or_text_files import read_text_file
 from contraport.data.splits import draw_stratified_split, select_split_positions
 from contraport.data.stores import ArrayStore
 from contraport.errors import UsageError, check, one_line_reason, translate_read_errors

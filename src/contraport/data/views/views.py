@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from contraport._utils.formatting import describe_item_shape, join_names
 from contraport._utils.spec_parser import parse_spec
 from contraport._utils.text_bytes import is_text_batch, is_text_shape
-from contraport.catalog.option_parsers import (
+from contraport.catalog.data_option_parsers import (
     AUGMENT_LEVELS,
     ISOTROPIC_NOISE_AUGMENT,
     SCALED_NOISE_AUGMENTS,

@@ -10,9 +10,9 @@ from torch import Tensor
 from contraport.engine import Geometry, LabelExclusion, row_log_sums, traceable_log
 from contraport.errors import check
 from contraport.objectives.constraints.constraint import DEFAULT_PLAN_REQUEST, Constraint, PlanRequest
+from contraport.objectives.equal_label_pairs import PairSet, log_sum_exp_by_group
 from contraport.objectives.item_averages import ItemAverages
 from contraport.objectives.layouts import PairPattern
-from contraport.objectives.pair_sets import PairSet, log_sum_exp_by_group
 from contraport.objectives.plan import Plan
 
 MAX_VIEWS_PER_BLOCK = 2

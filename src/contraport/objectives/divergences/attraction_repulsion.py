@@ -26,7 +26,7 @@ from contraport.objectives.divergences.divergence import (
     replace_zeros_by_one,
     scale_rows_by_target_mass,
 )
-from contraport.objectives.pair_sets import log_mean_exp_by_group, log_sum_exp_by_group
+from contraport.objectives.equal_label_pairs import log_mean_exp_by_group, log_sum_exp_by_group
 from contraport.objectives.plan import BlockResult, Plan
 from contraport.objectives.targets.target import SparseTargetPlan
 from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes

@@ -10,9 +10,9 @@ from torch import Tensor
 from contraport._utils.formatting import format_options, is_flag_style_active
 from contraport.distributed import Processes
 from contraport.errors import UsageError, check, check_nonnegative, type_and_shape
+from contraport.objectives.equal_label_pairs import PairSet
 from contraport.objectives.inputs import Attributes, CallInputs, check_values, is_integer_tensor
 from contraport.objectives.layouts import Block
-from contraport.objectives.pair_sets import PairSet
 from contraport.objectives.targets.target import (
     DenseTargetPlan,
     PiecewiseConstantTargetPlan,

@@ -26,9 +26,9 @@ from contraport.engine import (
     traceable_log,
 )
 from contraport.errors import UsageError
+from contraport.objectives.equal_label_pairs import PairSet
 from contraport.objectives.inputs import Attributes, CallInputs
 from contraport.objectives.layouts import Block, Component, PairPattern
-from contraport.objectives.pair_sets import PairSet
 
 if TYPE_CHECKING:
     from contraport.objectives.plan import Plan

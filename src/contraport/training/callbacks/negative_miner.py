@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from contraport.catalog.option_parsers import MinedNegativesSpec
+from contraport.catalog.data_option_parsers import MinedNegativesSpec
 from contraport.data import BatchOrder, Dataset
 from contraport.data.data_loader import BatchLoader, StreamLoader
 from contraport.data.formats.array_files import read_npy

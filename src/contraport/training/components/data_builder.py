@@ -11,7 +11,12 @@ import torch
 from torch import Tensor
 
 from contraport import distributed
-from contraport.catalog.option_parsers import parse_corruptions, parse_domains, parse_imbalance_ratio, parse_mismatch
+from contraport.catalog.data_option_parsers import (
+    parse_corruptions,
+    parse_domains,
+    parse_imbalance_ratio,
+    parse_mismatch,
+)
 from contraport.data import Dataset, Views, build_loader, load
 from contraport.data.arrays import as_weight_per_item
 from contraport.data.data_loader import BatchLoader, StreamLoader

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from contraport.catalog.option_parsers import (
+from contraport.catalog.data_option_parsers import (
     parse_augment,
     parse_corruptions,
     parse_domains,

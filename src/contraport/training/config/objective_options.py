@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from contraport._utils.formatting import format_options
-from contraport.catalog.option_parsers import MINED_NEGATIVES_NAME, MinedNegativesSpec, parse_mined_negatives
+from contraport.catalog.data_option_parsers import MINED_NEGATIVES_NAME, MinedNegativesSpec, parse_mined_negatives
 from contraport.errors import UsageError, check, check_positive
 from contraport.options import BaseOptions, int_in_range, one_of, option
 from contraport.schedules import (

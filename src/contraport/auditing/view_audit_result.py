@@ -14,7 +14,7 @@ from contraport._utils.files import write_json, write_npz
 from contraport._utils.formatting import format_percent, join_names
 from contraport._utils.object_reprs import format_html_rows
 from contraport.auditing.export_clean import dataset_to_arrays
-from contraport.auditing.pairs.view_scores import (
+from contraport.auditing.pairs.view_log_odds import (
     estimate_view_noise_rates,
     mismatch_log_ratios,
     right_view_log_odds,
@@ -39,7 +39,7 @@ def check_views_accept_nan(dataset: Dataset) -> None:
 class ViewAudit:
     """Result of an audit of the `k` views of `n` items.
 
-    They combine the audits of all pairs of views; see `contraport.auditing.pairs.view_scores`.
+    They combine the audits of all pairs of views; see `contraport.auditing.pairs.view_log_odds`.
 
     Attributes:
         data_name: name of the audited data.

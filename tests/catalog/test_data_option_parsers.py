@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.errors import raises_usage_error
 
-from contraport.catalog.option_parsers import AUGMENT_NAMES, parse_augment
+from contraport.catalog.data_option_parsers import AUGMENT_NAMES, parse_augment
 
 
 @pytest.mark.parametrize("name", AUGMENT_NAMES)
