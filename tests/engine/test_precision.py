@@ -8,7 +8,7 @@ from tests.compiling import COMPILES_AS_ONE_GRAPH
 
 import contraport
 from contraport.engine import Geometry, Gibbs, backend, choose_backend_name, explain_backend, operations, precision
-from contraport.engine.backends import resolve_passes_config, tiled
+from contraport.engine.backends import choose_backend_config, tiled
 
 
 def gradient(loss, z, dtype, name, backend_name):
@@ -86,19 +86,19 @@ def test_bfloat16_products_are_recomputed_instead_of_storing_many_tiles(monkeypa
     assert choose_backend_name(many) == "stored"
     with precision("bfloat16"):
         assert choose_backend_name(few) == choose_backend_name(symmetric) == "stored"
-        assert choose_backend_name(many) == choose_backend_name(many, 2, passes=1) == "streamed"
-        assert choose_backend_name(many, 2) == choose_backend_name(many, passes=20) == "stored"
+        assert choose_backend_name(many) == choose_backend_name(many, 2, num_passes=1) == "streamed"
+        assert choose_backend_name(many, 2) == choose_backend_name(many, num_passes=20) == "stored"
 
 
 @pytest.mark.parametrize(("loss", "passes"), [(contraport.info_nce(), 1), (contraport.gca_ince(iterations=3), 6)])
 def test_counts_the_passes_of_half_steps(monkeypatch, loss, passes):
     counts = []
 
-    def record(geometry, half_steps=1, passes=None):
-        counts.append(passes)
-        return resolve_passes_config(geometry, half_steps, passes)
+    def record(geometry, num_half_steps=1, num_passes=None):
+        counts.append(num_passes)
+        return choose_backend_config(geometry, num_half_steps, num_passes)
 
-    monkeypatch.setattr(operations, "resolve_passes_config", record)
+    monkeypatch.setattr(operations, "choose_backend_config", record)
     loss(*torch.randn(2, 8, 4))
     assert counts == [passes]
 

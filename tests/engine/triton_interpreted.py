@@ -27,7 +27,7 @@ from contraport.engine import (
     row_log_sums,
     run_half_steps,
 )
-from contraport.engine.backends import resolve_passes_config
+from contraport.engine.backends import choose_backend_config
 from contraport.engine.pair_passes import WeightTerm
 
 CHAINS = {
@@ -151,7 +151,7 @@ def test_terms_far_apart_have_an_exponential_each(dimensions):
     terms = [WeightTerm(a, columns, "rows", torch.ones(17)) for a in (near, far)]
     with backend("cuda"):
         result, *_ = (
-            resolve_passes_config(geometry).create_passes(geometry).input_grads(terms, [True, False, False, False])
+            choose_backend_config(geometry).create_passes(geometry).input_grads(terms, [True, False, False, False])
         )
     kernel = geometry.log_kernel.dense().double().exp()
     weight = kernel * (near.double().exp() + far.double().exp())[:, None]

@@ -33,22 +33,22 @@ from contraport.engine.pair_passes import PairPasses
 from contraport.engine.pytree import TreeStructure, flatten, unflatten
 
 
-class PassesConfig(NamedTuple):
+class BackendConfig(NamedTuple):
     """Backend, processes and precision of an operation and its gradient.
 
     Attributes:
         passes_class: Class of the backend, which computes the passes over all pairs.
         processes: Processes that share the work.
-        operand_precision: Precision to which a backend rounds embeddings before matrix products, if that is faster.
+        operand_dtype: Dtype to which a backend rounds embeddings before matrix products, if that is faster.
     """
 
     passes_class: type[PairPasses]
     processes: Processes
-    operand_precision: torch.dtype = torch.float32
+    operand_dtype: torch.dtype = torch.float32
 
     def create_passes(self, geometry: Geometry, saved: Sequence[Tensor] = ()) -> PairPasses:
         """Create the passes over a geometry, from tensors of earlier ones if `saved`."""
-        return self.passes_class(geometry, self.processes, saved, self.operand_precision)
+        return self.passes_class(geometry, self.processes, saved, self.operand_dtype)
 
 
 class BackwardArgs(NamedTuple):
@@ -72,11 +72,11 @@ class Operation(ABC):
     Subclasses are dataclasses. The fields of a subclass must be values that `flatten` supports.
 
     Attributes:
-        passes_config: Backend, processes and precision of the operation.
+        backend_config: Backend, processes and precision of the operation.
         geometry: Compared pairs of rows and columns.
     """
 
-    passes_config: PassesConfig
+    backend_config: BackendConfig
     geometry: Geometry
 
     @property
@@ -120,7 +120,7 @@ class OperationWithDenseForm(Operation):
 
     def compute_outputs(self) -> list[Tensor]:
         """Return the differentiable outputs, computed by the backend of the operation."""
-        if self.passes_config.passes_class.uses_plain_autograd:
+        if self.backend_config.passes_class.uses_plain_autograd:
             return self.compute_outputs_densely()
         return apply_operation(self)[: self.output_and_differentiable_counts[1]]
 
@@ -149,7 +149,7 @@ def apply_operation(operation: Operation) -> list[Tensor]:
 def _outputs_and_saved_tensors(operation: Operation) -> list[Tensor]:
     """Return the outputs of an operation, then the tensors saved for backward."""
     with torch.no_grad(), autocast_disabled(operation.geometry.log_kernel.inputs[0]):
-        passes = operation.passes_config.create_passes(operation.geometry)
+        passes = operation.backend_config.create_passes(operation.geometry)
         return [*operation.forward(passes), *passes.tensors_to_save()]
 
 
@@ -161,7 +161,7 @@ def _run_backward(structure: TreeStructure, tensors: Sequence[Tensor], args: Bac
     positions = {id(tensor): position for position, tensor in enumerate(tensors)}
     slots = [None if variable is None else positions[id(variable)] for variable in operation.differentiable_inputs()]
     with torch.no_grad(), autocast_disabled(tensors[0]):
-        passes = operation.passes_config.create_passes(operation.geometry, args.outputs[count:])
+        passes = operation.backend_config.create_passes(operation.geometry, args.outputs[count:])
         needs_grad = [slot is not None and args.needs_grad[slot] for slot in slots]
         own_args = BackwardArgs(args.outputs[:count], args.grad_outputs, needs_grad)
         gradients: list[Tensor | None] = [None] * len(tensors)
@@ -261,7 +261,7 @@ def _forward_op(structure: int, tensors: list[Tensor]) -> list[Tensor]:
 def _forward_op_fake(structure: int, tensors: list[Tensor]) -> list[Tensor]:
     """Allocate the outputs of `_forward_op` without computing them, for tracing."""
     operation: Operation = unflatten(_structures[structure], tensors)
-    config = operation.passes_config
+    config = operation.backend_config
     saved = config.passes_class.allocate_saved_tensors(operation.geometry, config.processes)
     return [*operation.allocate_outputs(), *saved]
 

@@ -64,13 +64,13 @@ class Relaxation(NamedTuple):
 
     def damped_clamped_potential(self, step_index: int, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
         """Return the potential of a half-step after damping and clamping."""
-        step = self._undamped_step(axis, log_marginal, log_sum)
+        shift = self._undamped_shift(axis, log_marginal, log_sum)
         if self.damping_by_step is not None:
-            step = self.damping_by_step[step_index] * step
+            shift = self.damping_by_step[step_index] * shift
         if self.max_shift_by_step is not None:
             bound = self.max_shift_by_step[step_index]
-            step = torch.clamp(step, -bound, bound)
-        return step if self.reference_potentials is None else self.reference_potentials[axis == "columns"] + step
+            shift = torch.clamp(shift, -bound, bound)
+        return shift if self.reference_potentials is None else self.reference_potentials[axis == "columns"] + shift
 
     def derivative_in_log_marginal(self, step_index: int, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
         """Return the derivative of a half-step's potential by its log marginal."""
@@ -78,8 +78,8 @@ class Relaxation(NamedTuple):
         derivative = torch.ones_like(log_sum) if dampings is None else dampings[step_index].expand_as(log_sum)
         if self.max_shift_by_step is None:
             return derivative
-        undamped = self._undamped_step(axis, log_marginal, log_sum)
-        return derivative.masked_fill(self._clamped_mask(step_index, undamped), 0)
+        undamped_shift = self._undamped_shift(axis, log_marginal, log_sum)
+        return derivative.masked_fill(self._clamped_mask(step_index, undamped_shift), 0)
 
     def backward(
         self,
@@ -106,14 +106,14 @@ class Relaxation(NamedTuple):
         if d_reference is not None:
             d_reference += cotangent
         if self.max_shift_by_step is not None or d_dampings is not None:
-            step = self._undamped_step(axis, log_marginals[side], log_sum)
+            shift = self._undamped_shift(axis, log_marginals[side], log_sum)
             if self.max_shift_by_step is not None:
-                clamped = self._clamped_mask(step_index, step)
+                clamped = self._clamped_mask(step_index, shift)
                 if d_bounds is not None:
-                    d_bounds[step_index] = (cotangent * step.sign() * clamped).sum()
+                    d_bounds[step_index] = (cotangent * shift.sign() * clamped).sum()
                 cotangent = cotangent.masked_fill(clamped, 0)
             if d_dampings is not None:
-                d_dampings[step_index] = (cotangent * step).sum()
+                d_dampings[step_index] = (cotangent * shift).sum()
         if self.damping_by_step is not None:
             cotangent = self.damping_by_step[step_index] * cotangent
         if d_log_marginal is not None:
@@ -122,17 +122,17 @@ class Relaxation(NamedTuple):
             d_reference -= cotangent
         return cotangent
 
-    def _undamped_step(self, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
-        """Return log marginal - reference potential - log-sum."""
+    def _undamped_shift(self, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
+        """Return the shift from the reference, log marginal - reference - log-sum."""
         if self.reference_potentials is None:
             return log_marginal - log_sum
         return log_marginal - self.reference_potentials[axis == "columns"] - log_sum
 
-    def _clamped_mask(self, step_index: int, undamped: Tensor) -> Tensor:
+    def _clamped_mask(self, step_index: int, undamped_shift: Tensor) -> Tensor:
         """Return a mask of the potentials that a half-step clamps."""
         assert self.max_shift_by_step is not None
-        damped = undamped if self.damping_by_step is None else self.damping_by_step[step_index] * undamped
-        return damped.abs() > self.max_shift_by_step[step_index]
+        shift = undamped_shift if self.damping_by_step is None else self.damping_by_step[step_index] * undamped_shift
+        return shift.abs() > self.max_shift_by_step[step_index]
 
     def tensors(self) -> tuple[Tensor | None, ...]:
         """Return the damping, bound and reference tensors of the relaxation, None where unset."""

@@ -183,7 +183,7 @@ class LogKernel(ABC):
         """
         return self
 
-    def with_operand_precision(self, dtype: torch.dtype) -> Self:
+    def with_operand_dtype(self, dtype: torch.dtype) -> Self:
         """Return a copy that multiplies embeddings, if any, in another precision."""
         return self
 
@@ -224,7 +224,7 @@ class InnerProductLogKernel(LogKernel):
         constant_bias: Sum r_i + c_j if it is one number for all pairs.
         cost_is_distance: Whether the cost is a distance, so that T <= 0.
         max_product: Bound on the absolute value of <x_i, y_j> that holds by construction (unit vectors), else infinity.
-        operand_precision: Dtype to which tiles round embeddings before matrix products; None keeps their own dtype.
+        operand_dtype: Dtype to which tiles round embeddings before matrix products; None keeps their own dtype.
     """
 
     x: Tensor
@@ -237,7 +237,7 @@ class InnerProductLogKernel(LogKernel):
     constant_bias: float | None = None
     cost_is_distance: bool = False
     max_product: float = math.inf
-    operand_precision: torch.dtype | None = None
+    operand_dtype: torch.dtype | None = None
     column_input_indices = (1, 3)
 
     @property
@@ -318,17 +318,17 @@ class InnerProductLogKernel(LogKernel):
 
     def _round_operand(self, value: Tensor) -> Tensor:
         """Round a matrix to the precision in which matrices are multiplied."""
-        return value if self.operand_precision is None else value.to(self.operand_precision)
+        return value if self.operand_dtype is None else value.to(self.operand_dtype)
 
     def _matmul(self, left: Tensor, right: Tensor, out: Tensor | None) -> Tensor:
         """Multiply two operands, and return the product in the dtype of the embeddings."""
-        if self.operand_precision is None:
+        if self.operand_dtype is None:
             return torch.mm(left, right, out=out)
         product = torch.mm(left, right)  # a CPU has no product of bfloat16 with another type of result
         return product.to(self.x.dtype) if out is None else out.copy_(product)
 
-    def with_operand_precision(self, dtype: torch.dtype) -> Self:
-        return replace(self, operand_precision=dtype)
+    def with_operand_dtype(self, dtype: torch.dtype) -> Self:
+        return replace(self, operand_dtype=dtype)
 
     def exp_tile_without_biases(self, rows: slice, columns: slice, out: Tensor | None = None) -> Tensor:
         return self._matmul(self._x_times_log2e[rows], self._rounded_embeddings[1][columns].T, out).exp2_()
@@ -376,7 +376,7 @@ class InnerProductLogKernel(LogKernel):
         for gradient, part, w, z in ((x, rows, rounded, other[columns]), (y, columns, rounded.T, own[rows])):
             if gradient is None:
                 continue
-            if self.operand_precision is None:
+            if self.operand_dtype is None:
                 gradient[part].addmm_(w, z)  # in place, without a tensor for the product itself
             else:
                 gradient[part] += torch.mm(w, z)

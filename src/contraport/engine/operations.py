@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from contraport.engine.autograd_utilities import autocast_disabled, check_not_in_torch_func
-from contraport.engine.backends import resolve_passes_config
+from contraport.engine.backends import choose_backend_config
 from contraport.engine.constant_tensor_cache import constant_vector
 from contraport.engine.custom_op import BackwardArgs, OperationWithDenseForm, apply_operation
 from contraport.engine.fixed_point import FixedPointOperation
@@ -60,7 +60,7 @@ def run_half_steps(
     """
     with autocast_disabled(log_marginals[0]):
         passes = len(group_steps_by_pass(steps, len(initial)))
-        config, relaxation = resolve_passes_config(geometry, len(steps), passes), relaxation or Relaxation()
+        config, relaxation = choose_backend_config(geometry, len(steps), passes), relaxation or Relaxation()
         operation = HalfStepsOperation(
             config, geometry, tuple(steps), log_marginals, relaxation, tuple(initial), empty_value
         )
@@ -152,7 +152,7 @@ def fixed_plan_row_costs(geometry: Geometry, f: Tensor, g: Tensor) -> Tensor:
         g: (M,).
     """
     with autocast_disabled(f):
-        operation = PlanSimilarityRowSumsOperation(resolve_passes_config(geometry), geometry, f.detach(), g.detach())
+        operation = PlanSimilarityRowSumsOperation(choose_backend_config(geometry), geometry, f.detach(), g.detach())
         return -geometry.log_kernel.cost_unit * operation.compute_outputs()[0]  # C = -cost_unit T
 
 
@@ -190,7 +190,7 @@ def run_sinkhorn_to_convergence(
     """
     check_not_in_torch_func("tolerance: a plan is not solved to convergence", "a number of iterations alone")
     with autocast_disabled(log_marginals[0]):
-        config, relaxation = resolve_passes_config(geometry, passes=2 * iterations), relaxation or Relaxation()
+        config, relaxation = choose_backend_config(geometry, num_passes=2 * iterations), relaxation or Relaxation()
         operation = FixedPointOperation(config, geometry, log_marginals, relaxation, tolerance, iterations)
         f, g, _, _, iterations_made, *_ = apply_operation(operation)
         # The compiler reads no number from a tensor.

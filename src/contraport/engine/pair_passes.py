@@ -61,7 +61,7 @@ class PairPasses(ABC):
         geometry: the pairs.
         processes: the processes that share the work.
         saved: the result of `tensors_to_save` after earlier passes over the same geometry.
-        operand_precision: precision of embeddings in matrix products, on devices where it is faster.
+        operand_dtype: dtype of embeddings in matrix products, on devices where it is faster.
 
     Attributes:
         description: Description of the backend in one line, for `explain_backend`.
@@ -76,10 +76,10 @@ class PairPasses(ABC):
         geometry: Geometry,
         processes: Processes,
         saved: Sequence[Tensor] = (),
-        operand_precision: torch.dtype = torch.float32,
+        operand_dtype: torch.dtype = torch.float32,
     ) -> None:
         self.geometry, self.processes, self.saved = geometry, processes, tuple(saved)
-        self.operand_precision = operand_precision
+        self.operand_dtype = operand_dtype
         self.log_kernel = geometry.log_kernel
         self.is_symmetric = geometry.is_symmetric
         self.prepare()

@@ -375,7 +375,7 @@ class RingPairPasses(PairPasses):
         for visit, passes in self._iter_visits_with_passes():
             sums[visit.rows] += passes.plan_similarity_row_sums(f[visit.rows], g[visit.columns])
             if visit.is_mirrored:
-                mirrored = self.visit_passes_class(passes.geometry.T, _SINGLE_PROCESS, (), self.operand_precision)
+                mirrored = self.visit_passes_class(passes.geometry.T, _SINGLE_PROCESS, (), self.operand_dtype)
                 sums[visit.columns] += mirrored.plan_similarity_row_sums(f[visit.columns], g[visit.rows])
         self.processes.all_reduce_(sums)
         return self.rows.to_row_order(sums)
@@ -393,7 +393,7 @@ class RingPairPasses(PairPasses):
             columns = self.columns.row_indices(visit.columns) if columns is None else columns
             masks = tuple(mask.take_rows_and_columns(rows, columns) for mask in self.geometry.masks)
             geometry = Geometry(visit.log_kernel, masks)
-            yield visit, self.visit_passes_class(geometry, _SINGLE_PROCESS, (), self.operand_precision)
+            yield visit, self.visit_passes_class(geometry, _SINGLE_PROCESS, (), self.operand_dtype)
 
     def _terms_in_owner_order(self, terms: Sequence[WeightTerm]) -> list[WeightTerm]:
         """Return the terms with their vectors sorted by owning process."""

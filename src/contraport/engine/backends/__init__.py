@@ -17,7 +17,7 @@ from contraport.distributed import current_processes
 from contraport.engine.autograd_utilities import is_in_torch_func
 from contraport.engine.backends.cuda import HAS_TRITON, CudaPairPasses, unsupported_reason
 from contraport.engine.backends.tiled import MAX_STORED_BYTES, StoredPairPasses, StreamedPairPasses, uses_cpu_bfloat16
-from contraport.engine.custom_op import PassesConfig
+from contraport.engine.custom_op import BackendConfig
 from contraport.engine.masked_geometry import Geometry
 from contraport.engine.pair_passes import DensePairPasses, PairPasses
 from contraport.engine.ring import RingLogKernel, RingPairPasses
@@ -175,7 +175,7 @@ def current_exchange() -> ExchangeName:
     return _exchange.get()
 
 
-def choose_backend_name(geometry: Geometry, half_steps: int = 1, passes: int | None = None) -> BackendName:
+def choose_backend_name(geometry: Geometry, num_half_steps: int = 1, num_passes: int | None = None) -> BackendName:
     """Return the name of the backend for some pairs.
 
     It is the one set by `backend`, else the best for size and device. Few pairs are ``"dense"``, unless autograd would
@@ -185,8 +185,8 @@ def choose_backend_name(geometry: Geometry, half_steps: int = 1, passes: int | N
 
     Args:
         geometry: the pairs.
-        half_steps: number of half-steps.
-        passes: number of passes over the pairs before the gradient; None is one for each half-step.
+        num_half_steps: number of half-steps.
+        num_passes: number of passes over the pairs before the gradient; None is one for each half-step.
     """
     forced, ring = _forced_backend.get(), geometry.log_kernel
     if isinstance(ring, RingLogKernel):
@@ -203,12 +203,12 @@ def choose_backend_name(geometry: Geometry, half_steps: int = 1, passes: int | N
     n, m = geometry.shape
     like = geometry.log_kernel.inputs[0]
     device = like.device.type if like.device.type in MAX_DENSE_PAIRS_BY_DEVICE else "cpu"
-    if n * m <= MAX_DENSE_PAIRS_BY_DEVICE[device] and n * m * half_steps <= MAX_DENSE_PAIR_STEPS_BY_DEVICE[device]:
+    if n * m <= MAX_DENSE_PAIRS_BY_DEVICE[device] and n * m * num_half_steps <= MAX_DENSE_PAIR_STEPS_BY_DEVICE[device]:
         return "dense"
     if like.is_cuda and HAS_TRITON and unsupported_reason(geometry) is None:
         return "cuda"
     size, limit = n * m * like.element_size(), MAX_STORED_BYTES
-    if (passes or half_steps) == 1 and uses_cpu_bfloat16(like, PRECISION_DTYPES[_precision.get()]):
+    if (num_passes or num_half_steps) == 1 and uses_cpu_bfloat16(like, PRECISION_DTYPES[_precision.get()]):
         limit = MAX_STORED_BYTES_ONE_BFLOAT16_PASS * (1 + geometry.is_symmetric)  # half of the tiles are stored
     return "stored" if size <= limit else "streamed"
 
@@ -257,10 +257,11 @@ def communication_dtype(like: Tensor) -> torch.dtype:
     return torch.bfloat16 if on_gpu or uses_cpu_bfloat16(like, precision) else like.dtype
 
 
-def resolve_passes_config(geometry: Geometry, half_steps: int = 1, passes: int | None = None) -> PassesConfig:
+def choose_backend_config(geometry: Geometry, num_half_steps: int = 1, num_passes: int | None = None) -> BackendConfig:
     """Choose backend, processes and precision for an operation and its gradient."""
-    name, ring = choose_backend_name(geometry, half_steps, passes), isinstance(geometry.log_kernel, RingLogKernel)
-    passes_class, operands = (RING_BACKENDS if ring else BACKENDS)[name], PRECISION_DTYPES[_precision.get()]
+    name = choose_backend_name(geometry, num_half_steps, num_passes)
+    backends = RING_BACKENDS if isinstance(geometry.log_kernel, RingLogKernel) else BACKENDS
+    passes_class, operands = backends[name], PRECISION_DTYPES[_precision.get()]
     if operands != torch.float32 and not torch.compiler.is_compiling():  # a warning would break the graph
         like = geometry.log_kernel.inputs[0]
         gains_nothing = like.device.type == "cpu" and not uses_cpu_bfloat16(like, operands)
@@ -269,4 +270,4 @@ def resolve_passes_config(geometry: Geometry, half_steps: int = 1, passes: int |
             dtype = str(like.dtype).split(".")[-1]
             message = f"precision: {_precision.get()!r} {reason}; embeddings are multiplied in {dtype}."
             warnings.warn(message, stacklevel=2)
-    return PassesConfig(passes_class, current_processes(), operands)
+    return BackendConfig(passes_class, current_processes(), operands)

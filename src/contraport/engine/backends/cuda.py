@@ -78,7 +78,7 @@ class CudaPairPasses(PairPasses):
         link_arguments = _find_link_kernel_arguments(log_kernel.link)
         assert link_arguments is not None
         link_name, factor, power = link_arguments
-        x, y = x.to(self.operand_precision), y.to(self.operand_precision)
+        x, y = x.to(self.operand_dtype), y.to(self.operand_dtype)
         self.inputs = _KernelInputs(
             x, y, *inner, row_labels, column_labels, exception_mask_bits, link_name, factor, power
         )
@@ -113,7 +113,7 @@ class CudaPairPasses(PairPasses):
             a, b, u, v = torch.cat([a, b]), torch.cat([b, a]), torch.cat([u, v]), torch.cat([v, u])
             needs_grad = [needs_grad[0], False, needs_grad[2], False]
         n, own = len(self.outer[0]), self._own_row_slice(len(self.outer[0]))
-        weights = _FactoredWeights(a, b, u, v).take_rows(own)
+        weights = _WeightTerms(a, b, u, v).take_rows(own)
         x, y, row_mass, column_mass = _input_gradients(self.inputs.take_rows(own), weights, needs_grad, without_link)
         gradients = _place_in_zeros(x, own, n), y, _place_in_zeros(row_mass, own, n), column_mass
         return self._scale_gradients_for_averaging(
@@ -125,7 +125,7 @@ class CudaPairPasses(PairPasses):
         # weighted sum of the column biases: no kernel of its own.
         own, (row_bias, column_bias) = self._own_row_slice(len(f)), self.biases
         a, b = f + self.outer[0], g + self.outer[1]
-        weights = _FactoredWeights(a[None], b[None], torch.ones_like(a)[None], torch.ones_like(b)[None]).take_rows(own)
+        weights = _WeightTerms(a[None], b[None], torch.ones_like(a)[None], torch.ones_like(b)[None]).take_rows(own)
         inputs = self.inputs.take_rows(own)
         py, _, mass, _ = _input_gradients(inputs, weights, [True, False, True, False], True)
         bias_sums = _row_log_sums_or_weighted_sums(inputs, b, a[own], column_bias)
@@ -214,8 +214,8 @@ class _KernelInputs(NamedTuple):
         )
 
 
-class _FactoredWeights(NamedTuple):
-    """Pair weights as the kernel times a sum of outer products.
+class _WeightTerms(NamedTuple):
+    """Terms whose sum is the pair weights, with one tensor per field.
 
     Written out, W_ij = exp(S_ij) times the sum over terms of exp(A_i + B_j) u_i v_j, with S the log-kernel log K.
 
@@ -232,10 +232,10 @@ class _FactoredWeights(NamedTuple):
     column_factors: Tensor
 
     @property
-    def T(self) -> _FactoredWeights:
-        return _FactoredWeights(self.column_exponents, self.row_exponents, self.column_factors, self.row_factors)
+    def T(self) -> _WeightTerms:
+        return _WeightTerms(self.column_exponents, self.row_exponents, self.column_factors, self.row_factors)
 
-    def take_rows(self, rows: slice) -> _FactoredWeights:
+    def take_rows(self, rows: slice) -> _WeightTerms:
         return self._replace(
             row_exponents=self.row_exponents[:, rows].contiguous(), row_factors=self.row_factors[:, rows].contiguous()
         )
@@ -252,8 +252,8 @@ class _WeightVariants(NamedTuple):
         can_share: Flag of each term, (terms,): 1 if it can use the exponential of the first term, else 0.
     """
 
-    with_own_exponentials: _FactoredWeights
-    with_shared_exponential: _FactoredWeights
+    with_own_exponentials: _WeightTerms
+    with_shared_exponential: _WeightTerms
     can_share: Tensor
 
     @property
@@ -305,7 +305,7 @@ def _row_log_sums_or_weighted_sums(
 
 
 def _input_gradients(
-    inputs: _KernelInputs, weights: _FactoredWeights, needs_grad: Sequence[bool], without_link: bool
+    inputs: _KernelInputs, weights: _WeightTerms, needs_grad: Sequence[bool], without_link: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of x, y, the row biases and the column biases.
 
@@ -323,7 +323,7 @@ def _input_gradients(
         with _device_context(can_share):
             kernel = _import_triton_kernels().rescale_factors_kernel[terms,]
             kernel(*weights, *factors, can_share, n, m, MAX_EXPONENT_GAP, BLOCK=VECTOR_BLOCK_ENTRIES)
-    shared = _FactoredWeights(weights.row_exponents, weights.column_exponents, *factors)
+    shared = _WeightTerms(weights.row_exponents, weights.column_exponents, *factors)
     forms = _WeightVariants(weights, shared, can_share)
     if x.shape[1] > _choose_device_launch_config("weighted_products_kernel", x).BLOCK_D:
         return _input_gradients_by_workspace(inputs, forms, needs_grad, without_link)

@@ -73,8 +73,8 @@ class StreamedPairPasses(PairPasses):
 
     def prepare(self) -> None:
         like = self.log_kernel.inputs[0]
-        if uses_cpu_bfloat16(like, self.operand_precision):
-            self.log_kernel = self.log_kernel.with_operand_precision(self.operand_precision)
+        if uses_cpu_bfloat16(like, self.operand_dtype):
+            self.log_kernel = self.log_kernel.with_operand_dtype(self.operand_dtype)
         n, m = self.geometry.shape
         self.row_bias, self.column_bias = self.log_kernel.biases_outside_link()
         self.limit = MAX_UNSHIFTED_EXPONENT_BY_DTYPE[like.dtype]
