@@ -80,7 +80,7 @@ def audit(values: dict[str, Any]) -> Audit | Any:
     check(len(set(views)) == len(views), f"given_views: must be different views, got {list(chosen)}.", "same")
     dataset = full.select_views(views) if chosen else full
     check_auditable_dataset(dataset, data=options.data, columns=options.columns)
-    _check_exports(options, dataset)
+    _check_cleanings(options, dataset)
     try:
         with _open_output_folder(options, dataset) as folder:
             result: Audit | ViewAudit
@@ -91,15 +91,15 @@ def audit(values: dict[str, Any]) -> Audit | Any:
                 if options.out is not None:
                     _save_audit_and_page(options, result, dataset, folder)
             with translate_write_errors("out", folder), console_logging(shown=options.progress):
-                for form in options.requested_export_forms:
+                for cleaning in options.requested_cleanings:
                     if isinstance(result, ViewAudit):
                         path = result.write_npz_without_flagged_views(dataset, folder, data=options.data)
                     else:
                         path = write_clean_data(
-                            result, form, folder, data=options.data, dataset=full, repaired_view=views[1],
+                            result, cleaning, folder, data=options.data, dataset=full, repaired_view=views[1],
                             columns=options.columns,
                         )  # fmt: skip
-                    log.info("%s: wrote %s.", form, path)
+                    log.info("%s: wrote %s.", cleaning, path)
                     result = replace(result, clean_files=(*result.clean_files, path))
         commands = compose_next_commands(result, options, dataset, view_indices=list(views))
         result = replace(result, next_commands=commands)
@@ -130,15 +130,15 @@ def _merge_resumed_audit_options(explicit_options: dict[str, Any]) -> dict[str, 
     return options
 
 
-def _check_exports(options: AuditOptions, dataset: Dataset) -> None:
+def _check_cleanings(options: AuditOptions, dataset: Dataset) -> None:
     """Raise `UsageError` if a requested cleaned copy of the data is impossible."""
-    edited = [form for form in options.requested_export_forms if form != "weigh"]
+    edited = [cleaning for cleaning in options.requested_cleanings if cleaning != "weigh"]
     if edited and dataset.entity_ids is not None and not isinstance(options.data, str | Path):
         message = f"{edited[0]}: requires the folder of a coupling, got a dataset in memory; select its pairs by "
         raise UsageError(f"{message}Audit.flagged(), and build it again by from_coupling.", kind="coupling")
     if len(dataset.shapes) == 2:
         return
-    unsupported = [form for form in options.requested_export_forms if form != "drop"]
+    unsupported = [cleaning for cleaning in options.requested_cleanings if cleaning != "drop"]
     if unsupported:
         message = f"{unsupported[0]}: requires two views, got {len(dataset.shapes)}; choose two with given_views."
         raise UsageError(message, kind="views")

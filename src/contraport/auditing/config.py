@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 from contraport.errors import check, check_nonnegative, check_positive
 from contraport.options import (
@@ -22,6 +22,9 @@ from contraport.options import (
 from contraport.runs.shared_options import num_workers_field, progress_field, seed_field, training_device_field
 from contraport.training.config.data_options import serialize_data_option
 from contraport.training.config.network_options import EncoderOption, encoder_field
+
+Cleaning: TypeAlias = Literal["drop", "repair", "weigh"]
+"""Option that requests a cleaned copy of the data."""
 
 STATISTIC_NAMES = (
     "combined",
@@ -166,9 +169,9 @@ class AuditOptions(BaseOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.requested_export_forms:
-            name = self.requested_export_forms[0]
-            check(self.out is not None, f"{name}: requires out, the folder to write the data to.", "missing_out")
+        if self.requested_cleanings:
+            first = self.requested_cleanings[0]
+            check(self.out is not None, f"{first}: requires out, the folder to write the data to.", "missing_out")
         check(
             self.method != "online" or self.statistic in (None, "combined"),
             f"statistic: an online audit uses 'combined', got {self.statistic!r}; others need the method crossfit.",
@@ -179,9 +182,10 @@ class AuditOptions(BaseOptions):
             check(value == default, f"{name}: has no effect on the method {self.method}, got {value!r}.", "no_effect")
 
     @property
-    def requested_export_forms(self) -> tuple[str, ...]:
-        """Requested cleaned copies, any of "drop", "repair" and "weigh"."""
-        return tuple(form for form in ("drop", "repair", "weigh") if getattr(self, form))
+    def requested_cleanings(self) -> tuple[Cleaning, ...]:
+        """Cleaned copies to write, any of "drop", "repair" and "weigh"."""
+        cleanings: tuple[Cleaning, ...] = get_args(Cleaning)
+        return tuple(cleaning for cleaning in cleanings if getattr(self, cleaning))
 
 
 AUDIT_COMMAND_SPEC = Command(

@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 
 from contraport._utils.files import atomic_write, stage_files, write_npz
 from contraport._utils.text_bytes import is_text_shape, tensor_to_texts
+from contraport.auditing.config import Cleaning
 from contraport.auditing.result import Audit
 from contraport.data import Dataset
 from contraport.data.coupling import COUPLING_VIEW_NAMES
 from contraport.data.formats import array_files, coupling_folder, tables
 from contraport.data.formats.arrow_datasets import TableRows, infer_roles_from_values
 
-FILE_STEM_BY_EXPORT = {"drop": "dropped", "repair": "repaired", "weigh": "weighed"}
-"""Name of the written file, without its suffix, for each export: the option that requests it."""
+FILE_STEM_BY_CLEANING: dict[Cleaning, str] = {"drop": "dropped", "repair": "repaired", "weigh": "weighed"}
+"""Name of the written file, without its suffix, by the option that requests it."""
 
 SAMPLE_WEIGHT_COLUMN = "audit_weight"
 """Name of the column of sample weights (0 for flagged pairs, else 1) in a weighted table."""
@@ -42,8 +43,8 @@ class RowEdits:
     sample_weights: NDArray[np.float32] | None
 
     @classmethod
-    def from_audit(cls, result: Audit, cleaning: str, pair_rows: NDArray[np.int64], num_rows: int) -> RowEdits:
-        """Build the edits for cleaning by "drop", "repair" or "weigh"."""
+    def from_audit(cls, result: Audit, cleaning: Cleaning, pair_rows: NDArray[np.int64], num_rows: int) -> RowEdits:
+        """Build the edits of a cleaning."""
         kept, partners, flagged = np.ones(num_rows, dtype=np.bool_), np.arange(num_rows), result.flagged()
         if cleaning == "weigh":
             weights = np.ones(num_rows, dtype=np.float32)
@@ -57,7 +58,7 @@ class RowEdits:
 
 def write_clean_data(
     result: Audit,
-    cleaning: str,
+    cleaning: Cleaning,
     folder: Path,
     *,
     data: Any,
@@ -71,15 +72,15 @@ def write_clean_data(
     only the weights are written, as an `.npy`. A table with lists of texts becomes one with a row for each text, as
     each text was audited as its own pair. The folder of a coupling becomes a folder, whose table of pairs is edited.
 
-    `cleaning` is "drop", "repair" or "weigh"; `repaired_view` is the index of the view that a repair replaces.
+    `repaired_view` is the index of the view that a repair replaces.
     """
     rows = dataset.source_rows.numpy()
     suffix = Path(data).suffix if isinstance(data, str | Path) and Path(data).is_file() else ""
     if dataset.entity_ids is not None and coupling_folder.has_two_coupling_tables(str(data)):
-        path = folder / FILE_STEM_BY_EXPORT[cleaning]
+        path = folder / FILE_STEM_BY_CLEANING[cleaning]
         _write_coupling_folder(result, cleaning, path, data=str(data), dataset=dataset, repaired_view=repaired_view)
     elif suffix in tables.TABLE_SUFFIXES:
-        path = folder / f"{FILE_STEM_BY_EXPORT[cleaning]}{suffix}"
+        path = folder / f"{FILE_STEM_BY_CLEANING[cleaning]}{suffix}"
         _write_table(result, cleaning, path, data=Path(data), rows=rows, repaired_view=repaired_view, columns=columns)
     elif cleaning == "weigh" and suffix != ".npz":
         path = folder / "weights.npy"
@@ -88,7 +89,7 @@ def write_clean_data(
         with atomic_write(path) as temporary:
             np.save(temporary, weights)
     else:
-        path = folder / f"{FILE_STEM_BY_EXPORT[cleaning]}.npz"
+        path = folder / f"{FILE_STEM_BY_CLEANING[cleaning]}.npz"
         if suffix == ".npz":
             arrays = array_files.read_npz("data", str(data), mapped=True)
             audited, view = rows, dataset.view_names[repaired_view]
@@ -103,7 +104,7 @@ def write_clean_data(
 
 def _write_table(
     result: Audit,
-    cleaning: str,
+    cleaning: Cleaning,
     path: Path,
     *,
     data: Path,
@@ -128,7 +129,7 @@ def _write_table(
 
 
 def _write_coupling_folder(
-    result: Audit, cleaning: str, path: Path, *, data: str, dataset: Dataset, repaired_view: int
+    result: Audit, cleaning: Cleaning, path: Path, *, data: str, dataset: Dataset, repaired_view: int
 ) -> None:
     """Write a cleaned copy of the folder of a coupling."""
     files = coupling_folder.get_table_files(data)

@@ -245,7 +245,7 @@ class PairedFeatures:
         The rank share is the share of references at least as near to the query. The share is uniform for a random item,
         so the mean is 1 in every space. Ties count as one group.
         """
-        values, thresholds = self.features[view], self._similarities_at_ranks[view]
+        values, thresholds = self.features[view], self._similarities_at_ranks_by_view[view]
         if self._similarity_matrices is not None:
             similarity = self._similarity_matrices[view][queries[:, None], candidates]
         else:
@@ -257,11 +257,11 @@ class PairedFeatures:
                 near = values.index_select(0, k.flatten()).unflatten(0, k.shape)
                 similarity[rows] = torch.einsum("pf,pkf->pk", values[queries[rows]], near)
         passed = torch.searchsorted(-thresholds[queries], SIMILARITY_TIE_TOLERANCE - similarity, right=True)
-        shares = self._compared_ranks / (len(self.reference_sample_indices) - 1)
+        shares = self._log_spaced_ranks / (len(self.reference_sample_indices) - 1)
         return -shares[(passed - 1).clamp(min=0)].log()
 
     @cached_property
-    def _compared_ranks(self) -> Tensor:
+    def _log_spaced_ranks(self) -> Tensor:
         """At most 64 log-spaced ranks at which similarities are stored, ``(r,)``.
 
         Only the log of a rank is used, so that few ranks suffice. An item's rank excludes the item itself.
@@ -271,10 +271,10 @@ class PairedFeatures:
         return ranks.to(self.features[0].device)
 
     @cached_property
-    def _similarities_at_ranks(self) -> tuple[Tensor, Tensor]:
-        """Similarity of each item to the references at selected ranks, ``(n, r)``."""
+    def _similarities_at_ranks_by_view(self) -> tuple[Tensor, Tensor]:
+        """Similarity of each item to the references at the stored ranks, ``(n, r)``."""
         if self._parent is not None:
-            return self._parent._similarities_at_ranks
+            return self._parent._similarities_at_ranks_by_view
         references, thresholds_by_view = self.reference_sample_indices, []
         reference_of = torch.full((len(self),), -1, device=references.device)
         reference_of[references] = torch.arange(len(references), device=references.device)
@@ -293,7 +293,7 @@ class PairedFeatures:
                     similarity.numpy().sort(axis=1)
                 else:
                     similarity = similarity.sort(1).values
-                thresholds.append(similarity[:, -self._compared_ranks.long()])
+                thresholds.append(similarity[:, -self._log_spaced_ranks.long()])
             thresholds_by_view.append(torch.cat(thresholds))
         return thresholds_by_view[0], thresholds_by_view[1]
 
