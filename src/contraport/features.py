@@ -182,11 +182,11 @@ def list_conflicting_files(path: Path, num_new_shards: int | None = None) -> lis
     return [path, *older] if path.exists() else older
 
 
-def remove_feature_file(path: Path) -> None:
+def remove_features_and_items_table(feature_file: Path) -> None:
     """Remove a feature file and, for an `.npy` file, its table of items."""
-    path.unlink(missing_ok=True)
-    if path.suffix == ".npy":
-        items_table_path(path).unlink(missing_ok=True)
+    feature_file.unlink(missing_ok=True)
+    if feature_file.suffix == ".npy":
+        items_table_path(feature_file).unlink(missing_ok=True)
 
 
 class FeatureFileBuffer:

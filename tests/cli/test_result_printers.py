@@ -16,8 +16,8 @@ from contraport.comparison.comparison_tables import Comparison
 from contraport.comparison.result_statistics import TableEntry
 from contraport.evaluation.evaluation_results import (
     metric_difference_rows,
-    metric_rows_by_baseline,
-    metric_rows_by_encoder,
+    metric_rows_of_encoders,
+    metric_rows_with_baselines,
 )
 from contraport.metrics import METRICS
 from contraport.metrics.intervals import Difference, Interval
@@ -31,7 +31,7 @@ def test_no_word_is_cut_at_eighty_columns(monkeypatch: pytest.MonkeyPatch, capsy
     measures = [one for row in METRICS.values() for one in row.expand_default_numbers()]
     values = {measure.key: 0.987 for measure in measures}
     columns = dict.fromkeys(("raw pixels", "untrained encoder", "nt-xent", "gca-uot"), values)
-    print_table("a title", metric_rows_by_encoder(columns))
+    print_table("a title", metric_rows_of_encoders(columns))
     printed = capsys.readouterr().out
     assert "…" not in printed
     for measure in measures:
@@ -110,7 +110,7 @@ def test_a_notebook_shows_clusters_as_the_console_does(capsys: pytest.CaptureFix
 def test_a_baseline_without_values_has_no_column(before: str) -> None:
     rows = {"raw": {"recall@1": None}, before: {"recall@1": 0.0}, "trained": {"recall@1": 0.4}}
     for rows_by_encoder in (rows, {**rows, "raw": {}}, {key: rows[key] for key in (before, "trained")}):
-        (row,) = metric_rows_by_baseline({"rows": rows_by_encoder, "intervals": {"trained": {}}})
+        (row,) = metric_rows_with_baselines({"rows": rows_by_encoder, "intervals": {"trained": {}}})
         assert list(row) == ["metric", before, "trained", "95% interval"]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from contraport.evaluation.evaluation_results import metric_rows_by_baseline, metric_rows_by_sampled_epoch
+from contraport.evaluation.evaluation_results import metric_rows_at_sampled_epochs, metric_rows_with_baselines
 
 
 def build_result(**rows: dict[str, float | None]) -> dict[str, Any]:
@@ -15,7 +15,7 @@ def build_result(**rows: dict[str, float | None]) -> dict[str, Any]:
 
 
 def test_empty_baseline_has_no_column() -> None:
-    rows = metric_rows_by_baseline(
+    rows = metric_rows_with_baselines(
         build_result(
             raw={"knn": None}, untrained={"knn": 0.5}, trained={"knn": 0.9, "uniformity": -2.0}, epoch_1={"knn": 0.7}
         )
@@ -39,7 +39,7 @@ def test_empty_baseline_has_no_column() -> None:
 )
 def test_columns_are_evenly_spaced_epochs(num_epochs: int, expected_epochs: list[int]) -> None:
     epoch_rows = {f"epoch {epoch}": {"knn": epoch / 1000} for epoch in range(1, num_epochs + 1)}
-    rows = metric_rows_by_sampled_epoch({"rows": {"raw": {"knn": 0.1}, "trained": {"knn": 0.9}, **epoch_rows}})
+    rows = metric_rows_at_sampled_epochs({"rows": {"raw": {"knn": 0.1}, "trained": {"knn": 0.9}, **epoch_rows}})
     if not num_epochs:
         assert rows == []
     else:

@@ -14,7 +14,7 @@ from contraport import metrics
 from contraport._utils.formatting import use_flag_style
 from contraport.cli.listing import list_names, print_names
 from contraport.evaluation import evaluate
-from contraport.evaluation.evaluation_results import metric_rows_by_encoder
+from contraport.evaluation.evaluation_results import metric_rows_of_encoders
 from contraport.metrics import METRICS, find_metric, register_metric, select_metrics
 from contraport.metrics.builtin_metrics import REQUIRES_LABELS
 from contraport.reporting import report
@@ -47,7 +47,7 @@ def test_registered_metric_works_in_evaluate_report_and_list(near_metric, tmp_pa
     rows = evaluate(run, data=data, metrics=["near", "uniformity"], progress=False)["rows"]
     assert all(set(row) == {"near@1", "near@1000", "uniformity"} for row in rows.values())
     assert rows["trained"]["near@1000"] == 1
-    assert {"metric": "Near@1000", "trained": "100%"}.items() <= metric_rows_by_encoder(rows)[-1].items()
+    assert {"metric": "Near@1000", "trained": "100%"}.items() <= metric_rows_of_encoders(rows)[-1].items()
     assert "Near@1000" in report([run], out=tmp_path / "page.html").read_text()
     print_names(list_names("metrics"))
     assert "\nnear@{} " in capsys.readouterr().out

@@ -13,7 +13,7 @@ from tests.errors import raises_usage_error
 
 from contraport._utils.files import write_json, write_npz
 from contraport.errors import UsageError
-from contraport.evaluation.evaluation_results import metric_rows_by_baseline
+from contraport.evaluation.evaluation_results import metric_rows_with_baselines
 from contraport.evaluation.notes_and_verdict import find_verdict_text
 from contraport.metrics import find_metric, select_metrics
 from contraport.metrics.intervals import Difference
@@ -169,7 +169,7 @@ def test_every_metric_is_on_the_page_and_in_the_console(make_run) -> None:
     evaluation |= {"rows": {"trained": values}, "intervals": {"trained": {}}}
     write_json(run.evaluation_path, evaluation)
     html = render_report(load_runs([run]))
-    options = {row["metric"]: row["trained"] for row in metric_rows_by_baseline(evaluation)}
+    options = {row["metric"]: row["trained"] for row in metric_rows_with_baselines(evaluation)}
     for measure in measures:
         written = measure.format(values[measure.key])
         assert options[measure.title] == written

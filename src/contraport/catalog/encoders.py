@@ -49,7 +49,7 @@ ENCODERS: dict[str, EncoderEntry] = {
         EncoderEntry(
             "gradients",
             "histograms of gradients (HOG) and hues of image regions; no trained weights, for a few hundred images",
-            "contraport.encoders.builtin_networks:GradientHistograms",
+            "contraport.encoders.builtin_networks:GradientAndHueHistograms",
             has_no_trainable_weights=True,
         ),
         EncoderEntry(

@@ -10,7 +10,7 @@ from typing import Any
 from contraport.cli.config import DEMO_COMMAND_SPEC, DemoOptions
 from contraport.cli.result_printers import print_table
 from contraport.evaluation.evaluate import evaluate
-from contraport.evaluation.evaluation_results import metric_rows_by_encoder
+from contraport.evaluation.evaluation_results import metric_rows_of_encoders
 from contraport.reporting import report
 from contraport.runs import Run
 from contraport.training.train import train
@@ -79,5 +79,5 @@ def print_demo_result(result: DemoResult) -> None:
     columns |= {name: measured["trained"] for name, measured in rows.items()}
     seconds = {"metric": "Training, s", "raw pixels": "-", "untrained encoder": "-"}
     seconds |= {name: f"{duration:.0f}" for name, duration in result.training_seconds.items()}
-    print_table("digits: frozen features of held-out items", [*metric_rows_by_encoder(columns), seconds])
+    print_table("digits: frozen features of held-out items", [*metric_rows_of_encoders(columns), seconds])
     print(f"report: {result.page}")

@@ -13,9 +13,9 @@ from contraport._utils.formatting import pluralize
 from contraport._utils.progress import make_console_without_markup
 from contraport.evaluation.evaluation_results import (
     metric_difference_rows,
-    metric_rows_by_baseline,
-    metric_rows_by_dims,
-    metric_rows_by_sampled_epoch,
+    metric_rows_at_sampled_epochs,
+    metric_rows_at_truncated_dims,
+    metric_rows_with_baselines,
     retrieval_direction_rows,
 )
 
@@ -85,13 +85,13 @@ def print_evaluation(results_by_run: Mapping[str, Mapping[str, Any]], options: M
         }
         result = {**result, "rows": rows_of_shown}
         whose = f"{name} on " if len(results_by_run) > 1 else ""
-        if rows := metric_rows_by_baseline(result):
+        if rows := metric_rows_with_baselines(result):
             print_table(f"{whose}{result['data']}: frozen features of held-out items", rows)
         if rows := retrieval_direction_rows(result):
             print_table("retrieval by direction", rows)
-        if rows := metric_rows_by_dims(result):
+        if rows := metric_rows_at_truncated_dims(result):
             print_table("first coordinates of the representation", rows)
-        if rows := metric_rows_by_sampled_epoch(result):
+        if rows := metric_rows_at_sampled_epochs(result):
             print_table("checkpoints by epoch", rows)
         if num_hidden:
             print(f"{pluralize(num_hidden, 'more metric')}: --all")

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from contraport._utils.formatting import format_options
 from contraport._utils.spec_parser import parse_setting_value, split_at_outer_commas, strip_quotes
@@ -50,13 +50,14 @@ def build_grid(explicit_options: OptionMap) -> Grid:
         **{key: value for key, value in values.items() if key not in SUITE_ONLY_KEYS} | dict(explicit_options)
     )
     check(len(options.data) > 0, "data: required, not given. Name one or several datasets.", "missing")
-    own_rows, own_columns = (suite_entries_by_name(key, suite_options, quick) for key in ("objectives", "settings"))
-    parsed = tuple(parse_row(value, own_rows) for value in split_entries_at_commas(options.objectives, own_rows))
+    suite_rows = suite_entries_by_name("objectives", suite_options, quick)
+    suite_settings = suite_entries_by_name("settings", suite_options, quick)
+    parsed = tuple(parse_row(value, suite_rows) for value in split_entries_at_commas(options.objectives, suite_rows))
     rows = expand_rows(parsed, options.over)
     check(len(rows) > 0, "objectives: required, not given. Name one or several objectives.", "missing")
     settings = [
-        parse_column_name_and_options(value, own_columns)
-        for value in split_entries_at_commas(options.settings, own_columns)
+        parse_setting_name_and_options(value, suite_settings)
+        for value in split_entries_at_commas(options.settings, suite_settings)
     ]
     ends = Counter(Path(data).name for data in options.data)
     columns = tuple(
@@ -144,11 +145,10 @@ _RESERVED_TRAIN_OPTION_NAMES = (
 """Options of `contraport.train` that the comparison sets itself, so that rows and columns may not."""
 
 
-def suite_entries_by_name(key: str, *suites: OptionMap) -> dict[str, OptionMap]:
-    """Return the named rows or columns of several suites, by name."""
-    return {
-        str(name): one for suite in suites for one in suite.get(key, ()) if isinstance(one, Mapping) for name in one
-    }
+def suite_entries_by_name(option: Literal["objectives", "settings"], *suites: OptionMap) -> dict[str, OptionMap]:
+    """Return the named objectives or settings of several suites, by name."""
+    entries = (entry for suite in suites for entry in suite.get(option, ()))
+    return {str(name): entry for entry in entries if isinstance(entry, Mapping) for name in entry}
 
 
 def split_entries_at_commas(
@@ -305,20 +305,20 @@ _SETTING_WORDS = ("plain", *AUGMENT_NAMES, *_OPTION_AND_DEFAULT_BY_WORD)
 """Words in the name of a setting such as "strong+mismatched": augmentations and options."""
 
 
-def parse_column_name_and_options(
+def parse_setting_name_and_options(
     value: str | OptionMap, suggested_names: Iterable[str] = ()
 ) -> tuple[str, dict[str, Any]]:
     """Parse a setting such as "strong+mismatched" to its name and options.
 
-    >>> parse_column_name_and_options("strong+mismatched:0.2")
+    >>> parse_setting_name_and_options("strong+mismatched:0.2")
     ('strong+mismatched:0.2', {'augment': 'strong', 'mismatch': 0.2})
-    >>> parse_column_name_and_options("corrupt-strong")
+    >>> parse_setting_name_and_options("corrupt-strong")
     ('corrupt+strong', {'corrupt': 'noise:3', 'augment': 'strong'})
     """
     if not isinstance(value, str):
         name, options = _unpack_name_and_options("settings", value)
         if isinstance(options, str):
-            return name, parse_column_name_and_options(options)[1]
+            return name, parse_setting_name_and_options(options)[1]
         options = replace_deprecated_options(TRAIN_OPTIONS, options)
         check_train_options(f"settings: {name}", options)
         return name, options

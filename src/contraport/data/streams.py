@@ -19,13 +19,13 @@ class ParsedItem(NamedTuple):
     """Views, label and key of one item of a torch dataset or stream.
 
     Attributes:
-        views_as_batches: views of the item as batches of one, ``(1, *shape)`` each.
+        views_as_batches_of_one: views of the item as batches of one, ``(1, *shape)`` each.
         label: class of the item by number or name, or None.
         key: name of the item in its source, or None.
         view_names: names of the views, if the item is a dict of several views; otherwise empty.
     """
 
-    views_as_batches: tuple[Tensor, ...]
+    views_as_batches_of_one: tuple[Tensor, ...]
     label: int | str | None
     key: str | None
     view_names: tuple[str, ...] = ()
@@ -77,7 +77,7 @@ class Stream(Dataset):
 
         def read(item: Any, position: int) -> ParsedItem:
             whole = self._parse_item(item, position)
-            return whole._replace(views_as_batches=tuple(whole.views_as_batches[view] for view in views))
+            return whole._replace(views_as_batches_of_one=tuple(whole.views_as_batches_of_one[view] for view in views))
 
         return Stream(self.source, read, self._head.select_views(views, argument))
 
@@ -112,7 +112,7 @@ class Stream(Dataset):
             labelled = self.labels is not None
             missing = next((number for number, item in chosen if labelled and item.label is None), None)
             check(missing is None, f"data: {self.name}: item {missing} has no label, others have.", "missing_label")
-            views = zip(*(item.views_as_batches for _, item in chosen), strict=True)
+            views = zip(*(item.views_as_batches_of_one for _, item in chosen), strict=True)
             yield Batch(
                 views=tuple(concatenate_batches(parts) for parts in views),
                 labels=torch.tensor(labels) if labelled else None,
@@ -129,13 +129,15 @@ class Stream(Dataset):
     def _parse_item(self, item: Any, position: int) -> ParsedItem:
         """Parse an item, and check the shapes of its views."""
         parsed = self.read(item, position)
-        check_view_shapes(f"data: {self.name}: item {position}", parsed.views_as_batches, self.shapes)
+        check_item_view_shapes(f"data: {self.name}: item {position}", parsed.views_as_batches_of_one, self.shapes)
         return parsed
 
 
-def check_view_shapes(where: str, views_as_batches: Sequence[Tensor], expected_shapes: Sequence[Shape]) -> None:
+def check_item_view_shapes(
+    where: str, views_as_batches_of_one: Sequence[Tensor], expected_shapes: Sequence[Shape]
+) -> None:
     """Raise `UsageError` unless an item's views have the expected shapes."""
-    shapes = tuple(map(item_shape, views_as_batches))
+    shapes = tuple(map(item_shape, views_as_batches_of_one))
     message = (
         f"{where}: must have views of shapes {expected_shapes} like item 0, got {shapes}; image_size resizes images."
     )

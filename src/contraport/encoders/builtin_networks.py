@@ -135,7 +135,7 @@ class SmallCNN(nn.Module):
         return patches.flatten(2).transpose(1, 2)
 
 
-class GradientHistograms(nn.Module):
+class GradientAndHueHistograms(nn.Module):
     """Histograms of oriented gradients (HOG) and of hues, without weights.
 
     The gradient of a pixel, from its steepest channel, is split between the two nearest of 9 directions. Directions are
@@ -151,7 +151,7 @@ class GradientHistograms(nn.Module):
 
     >>> import torch
     >>> image = torch.rand(1, 1, 28, 28)
-    >>> encoder = GradientHistograms((1, 28, 28))
+    >>> encoder = GradientAndHueHistograms((1, 28, 28))
     >>> bool(torch.allclose(encoder(image), encoder(0.5 * image + 0.2), atol=1e-2))
     True
     """

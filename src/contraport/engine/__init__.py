@@ -19,7 +19,7 @@ from contraport.engine.backends import (
     explain_backend,
     precision,
 )
-from contraport.engine.constant_tensor_cache import CacheEntry, cached, constant_vector, traceable_log
+from contraport.engine.constant_tensor_cache import WriteDetectingCacheEntry, cached, constant_vector, traceable_log
 from contraport.engine.custom_op import HostLoop, run_host_loop
 from contraport.engine.half_steps import HalfStepSpec, Relaxation
 from contraport.engine.kernel_link_functions import (
@@ -60,12 +60,12 @@ from contraport.engine.ring import RingLogKernel, Shards
 from contraport.options import keep_deprecated_module_names
 
 __all__ = [
-    "BACKENDS", "EXCHANGES", "OTHER_AXIS", "PRECISION_DTYPES", "Axis", "BilinearCost", "CacheEntry", "DoubledLink",
-    "Geometry", "Gibbs", "HalfStepSpec", "HostLoop", "Indices", "InitialTemperature", "Kernel", "LabelExclusion",
-    "LateInteraction", "LinearOperator", "Link", "LinkPlusLogCost", "LogKernel", "LogOfFunction", "LogOnePlusHinge",
-    "LogPower", "LogSoftplus", "MatrixLogKernel", "PolynomialTailLink", "RationalQuadratic", "Relaxation",
-    "RingLogKernel", "Shards", "SimilarityExclusion", "StudentT", "TemperatureLike", "autocast_disabled", "backend",
-    "cached", "check_not_in_torch_func", "checkpoint_row_blocks", "choose_backend_name", "column_log_sums",
+    "BACKENDS", "EXCHANGES", "OTHER_AXIS", "PRECISION_DTYPES", "Axis", "BilinearCost", "DoubledLink", "Geometry",
+    "Gibbs", "HalfStepSpec", "HostLoop", "Indices", "InitialTemperature", "Kernel", "LabelExclusion", "LateInteraction",
+    "LinearOperator", "Link", "LinkPlusLogCost", "LogKernel", "LogOfFunction", "LogOnePlusHinge", "LogPower",
+    "LogSoftplus", "MatrixLogKernel", "PolynomialTailLink", "RationalQuadratic", "Relaxation", "RingLogKernel",
+    "Shards", "SimilarityExclusion", "StudentT", "TemperatureLike", "WriteDetectingCacheEntry", "autocast_disabled",
+    "backend", "cached", "check_not_in_torch_func", "checkpoint_row_blocks", "choose_backend_name", "column_log_sums",
     "communication_dtype", "constant_vector", "create_shardable_scalar_parameter", "current_exchange",
     "disable_autocast_in_backward", "exchange", "explain_backend", "fixed_plan_row_costs", "gather_scalar_parameter",
     "is_in_torch_func", "normalize", "normalized_rows_and_divisors", "precision", "row_log_sums", "run_half_steps",

@@ -24,7 +24,7 @@ T = TypeVar("T")
 _get_version_counter = attrgetter("_version")  # torch counts the writes in place to a tensor there
 
 
-class CacheEntry(Generic[T]):
+class WriteDetectingCacheEntry(Generic[T]):
     """Cached value that can detect writes in place to its tensors.
 
     Attributes:
@@ -61,7 +61,7 @@ def cached(make: Callable[..., T]) -> Callable[..., T]:
 
     `lru_cache` would return a tensor that was written to, an inference tensor, or one that ended with a trace.
     """
-    entries: dict[Hashable, CacheEntry[T]] = {}
+    entries: dict[Hashable, WriteDetectingCacheEntry[T]] = {}
     lock = threading.Lock()
 
     @wraps(make)
@@ -73,7 +73,7 @@ def cached(make: Callable[..., T]) -> Callable[..., T]:
         if entry is not None and list(map(_get_version_counter, entry.tensors)) == entry.versions:
             return entry.value
         with torch.inference_mode(False), torch.no_grad():
-            entry = CacheEntry(make(*key))
+            entry = WriteDetectingCacheEntry(make(*key))
         if not entry.is_temporary:
             with lock:
                 if len(entries) >= 64:  # the oldest is dropped first

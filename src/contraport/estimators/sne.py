@@ -272,7 +272,8 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         for iteration in self._progress_bars.track(range(1, self.max_iter + 1), type(self).__name__, self.max_iter):
             exaggerated = iteration <= 250  # as in the original implementation
             if iteration == 251 and isinstance(optimizer, _MomentumWithGains):
-                optimizer.end_exaggeration()
+                optimizer.use_late_learning_rate()
+                optimizer.restart_collapsed_points()
             embedding = embed()
             loss = (early if exaggerated else late)(embedding)
             value, size = loss.item(), embedding.detach().std().item()
@@ -406,15 +407,19 @@ class _MomentumWithGains(torch.optim.Optimizer):
         super().__init__(parameters, {"lr": lr, "late_lr": late_lr, "momentum": 0.5, "max_gain": max_gain})
         self._initial = [parameter.detach().clone() for parameter in parameters]
 
-    @torch.no_grad()
-    def end_exaggeration(self) -> None:
-        """Switch to the late learning rate, and restart if the points collapsed.
-
-        With a perplexity near the number of items all of them are neighbors, and exaggerated attraction draws them to
-        one point, where all gradients are zero. In that case the descent restarts from the initial values.
-        """
+    def use_late_learning_rate(self) -> None:
+        """Switch to the late learning rate and more momentum."""
         for group in self.param_groups:
             group |= {"lr": group["late_lr"], "momentum": 0.8}
+
+    @torch.no_grad()
+    def restart_collapsed_points(self) -> None:
+        """Restore the initial points if they collapsed.
+
+        With a perplexity near the number of items all of them are neighbors, and exaggerated attraction draws them to
+        one point, where all gradients are zero.
+        """
+        for group in self.param_groups:
             for parameter, initial in zip(group["params"], self._initial, strict=True):
                 if parameter.std() < initial.std():
                     parameter.copy_(initial)

@@ -43,7 +43,7 @@ from contraport.features import (
     list_conflicting_files,
     open_feature_buffer,
     read_features,
-    remove_feature_file,
+    remove_features_and_items_table,
     shard_path,
     write_feature_shards,
     write_features,
@@ -201,7 +201,7 @@ def _embed_to_file(options: EmbedOptions, out: Path, output_function: Callable[.
         if options.shard_items is not None:
             log.info("wrote %d items to %d shards, %s to %s", len(embedded), len(written), written[0], written[-1].name)
     for file in set(older) - set(written):
-        remove_feature_file(file)
+        remove_features_and_items_table(file)
     return path
 
 

@@ -89,10 +89,10 @@ class Evaluation(dict[str, Any]):
     def _repr_html_(self) -> str:
         """Return the tables as HTML, for a notebook."""
         tables = {
-            f"{self['data']}: frozen features of held-out items": metric_rows_by_baseline(self),
+            f"{self['data']}: frozen features of held-out items": metric_rows_with_baselines(self),
             "retrieval by direction": retrieval_direction_rows(self),
-            "first coordinates of the representation": metric_rows_by_dims(self),
-            "intermediate models": metric_rows_by_sampled_epoch(self),
+            "first coordinates of the representation": metric_rows_at_truncated_dims(self),
+            "intermediate models": metric_rows_at_sampled_epochs(self),
         }
         shown = {title: rows for title, rows in tables.items() if rows}
         notes = dict.fromkeys(list(shown)[-1:], self["notes"])
@@ -121,62 +121,62 @@ class EvaluationsByRun(dict[str, Evaluation]):
         return "".join(tables)
 
 
-def metric_rows_by_baseline(result: Mapping[str, Any]) -> list[dict[str, str]]:
+def metric_rows_with_baselines(evaluation: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return a table row for each metric, with the values of all encoders.
 
     A baseline without any value, such as raw inputs of two kinds that cannot be compared, gets no column.
     """
-    rows = {name: result["rows"].get(name, {}) for name in ("raw", *INITIAL_ENCODER_BASELINE_TITLES, "trained")}
+    rows = {name: evaluation["rows"].get(name, {}) for name in ("raw", *INITIAL_ENCODER_BASELINE_TITLES, "trained")}
     columns = {name: values for name, values in rows.items() if any(value is not None for value in values.values())}
-    table = metric_rows_by_encoder(columns)
+    table = metric_rows_of_encoders(columns)
     for row, metric in zip(table, collect_metrics_for_display(columns.values()), strict=True):
-        ends = result["intervals"]["trained"].get(metric.key)
+        ends = evaluation["intervals"]["trained"].get(metric.key)
         row["95% interval"] = "-" if ends is None else f"{metric.format(ends['low'])} to {metric.format(ends['high'])}"
     return table
 
 
-def retrieval_direction_rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
+def retrieval_direction_rows(evaluation: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return a table row for each retrieval direction of the trained encoder."""
     return [
         {"from to": direction}
         | {metric.title: metric.format(values[metric.key]["value"]) for metric in collect_metrics_for_display([values])}
-        for direction, values in result["directions"].items()
+        for direction, values in evaluation["directions"].items()
     ]
 
 
-def metric_rows_by_sampled_epoch(result: Mapping[str, Any]) -> list[dict[str, str]]:
+def metric_rows_at_sampled_epochs(evaluation: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return a table row for each metric, with evenly spaced epochs as columns."""
-    names = [name for name in result["rows"] if name.startswith("epoch ")]
+    names = [name for name in evaluation["rows"] if name.startswith("epoch ")]
     if len(names) > 5:  # `evaluation.json` has all
         names = [names[round(place * (len(names) - 1) / 4)] for place in range(5)]
-    return metric_rows_by_encoder({name: result["rows"][name] for name in (*names, "trained")}) if names else []
+    return metric_rows_of_encoders({name: evaluation["rows"][name] for name in (*names, "trained")}) if names else []
 
 
-def metric_rows_by_dims(result: Mapping[str, Any]) -> list[dict[str, str]]:
+def metric_rows_at_truncated_dims(evaluation: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return a table row for each metric, with full and truncated features."""
-    names = [name for name in result["rows"] if name.startswith("dims ")]
-    return metric_rows_by_encoder({name: result["rows"][name] for name in ("trained", *names)}) if names else []
+    names = [name for name in evaluation["rows"] if name.startswith("dims ")]
+    return metric_rows_of_encoders({name: evaluation["rows"][name] for name in ("trained", *names)}) if names else []
 
 
-def metric_difference_rows(differences: Mapping[str, Mapping[str, float]]) -> list[dict[str, str]]:
+def metric_difference_rows(difference_by_metric: Mapping[str, Mapping[str, float]]) -> list[dict[str, str]]:
     """Return a table row for each metric's difference between two runs."""
     table = []
-    for metric in collect_metrics_for_display([differences]):
+    for metric in collect_metrics_for_display([difference_by_metric]):
         value, low, high = (
-            metric.format(differences[metric.key][part]).removesuffix("%") for part in ("value", "low", "high")
+            metric.format(difference_by_metric[metric.key][part]).removesuffix("%") for part in ("value", "low", "high")
         )
         points = " points" * metric.is_shown_in_percent
         table.append({"metric": metric.title, "difference": value + points, "95% interval": f"{low} to {high}"})
     return table
 
 
-def metric_rows_by_encoder(columns: Mapping[str, Mapping[str, float | None]]) -> list[dict[str, str]]:
+def metric_rows_of_encoders(values_by_encoder: Mapping[str, Mapping[str, float | None]]) -> list[dict[str, str]]:
     """Return a table row for each metric, with a column for each encoder."""
     return [
         {"metric": metric.title}
         | {
             name: "-" if (value := values.get(metric.key)) is None else metric.format(value)
-            for name, values in columns.items()
+            for name, values in values_by_encoder.items()
         }
-        for metric in collect_metrics_for_display(columns.values())
+        for metric in collect_metrics_for_display(values_by_encoder.values())
     ]

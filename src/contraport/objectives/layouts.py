@@ -17,7 +17,6 @@ from torch import Tensor
 from contraport._utils.object_reprs import NonDefaultsReprMixin
 from contraport.distributed import current_processes
 from contraport.engine import (
-    CacheEntry,
     Geometry,
     Kernel,
     LabelExclusion,
@@ -25,6 +24,7 @@ from contraport.engine import (
     RingLogKernel,
     Shards,
     SimilarityExclusion,
+    WriteDetectingCacheEntry,
     cached,
 )
 from contraport.errors import UsageError, check, check_boolean, check_name
@@ -69,7 +69,7 @@ class PairPattern:
     one_positive_per_row: bool = False
     has_no_empty_row_or_column: bool = False
     selected_indices: tuple[Tensor, Tensor] | None = None
-    _cache: dict[Hashable, CacheEntry[Any]] = field(default_factory=dict, init=False, repr=False)
+    _cache: dict[Hashable, WriteDetectingCacheEntry[Any]] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -85,10 +85,10 @@ class PairPattern:
         """Return the value of a function, cached in the pattern under `key`."""
         if torch.compiler.is_compiling():
             return function()
-        entry: CacheEntry[CachedT] | None = self._cache.get(key)
+        entry: WriteDetectingCacheEntry[CachedT] | None = self._cache.get(key)
         if entry is None or not entry.is_unmodified:
             with torch.inference_mode(False), torch.no_grad():  # to serve later calls with and without a gradient
-                entry = CacheEntry(function())
+                entry = WriteDetectingCacheEntry(function())
             if not entry.is_temporary:
                 self._cache[key] = entry
         return entry.value

@@ -163,7 +163,7 @@ def duplicates(arguments: dict[str, Any]) -> DuplicatesResult:
     proposed = _find_proposed_threshold(cosines)
     if proposed is not None and np.array_equal(cosines >= proposed, ~below):
         proposed = None  # it would link the same pairs
-    notes = _format_threshold_notes(cosines, threshold, proposed)
+    notes = _describe_pairs_below_threshold(cosines, threshold, proposed)
     result = DuplicatesResult(
         _build_duplicate_groups(labels, features), len(features), pairs_below_threshold, proposed, notes
     )
@@ -203,7 +203,9 @@ def _format_below(cosine: float, threshold: float) -> str:
     return next(text for text in texts if float(text) < threshold)
 
 
-def _format_threshold_notes(cosines: np.ndarray, threshold: float, proposed: float | None) -> list[str]:
+def _describe_pairs_below_threshold(
+    cosines: np.ndarray, threshold: float, proposed_threshold: float | None
+) -> list[str]:
     """Return sentences about pairs below the threshold and the proposed threshold."""
     below = cosines[cosines < threshold - COSINE_ROUNDING_ERROR]
     notes = []
@@ -216,13 +218,12 @@ def _format_threshold_notes(cosines: np.ndarray, threshold: float, proposed: flo
     elif len(below) > 0:
         largest = _format_below(below[0], threshold)
         notes.append(f"The largest cosine similarity below the threshold of {threshold:g} is {largest}.")
-    if proposed is not None:
-        linked = cosines >= proposed
+    if proposed_threshold is not None:
+        linked = cosines >= proposed_threshold
         gap = f"between {cosines[~linked][0]:.4f} and {cosines[linked][-1]:.4f}"
         number = pluralize(int(linked.sum()), "pair")
-        notes.append(
-            f"The widest gap of the similarities is {gap}: {format_options(threshold=proposed)} links {number}."
-        )
+        lower = format_options(threshold=proposed_threshold)
+        notes.append(f"The widest gap of the similarities is {gap}: {lower} links {number}.")
     return notes
 
 

@@ -191,7 +191,7 @@ class SelectingAuditCallback(Callback, ABC, Generic[AuditStateT]):
         self._positions = self._initial_positions if state is None else state.training_positions
         self._order.fill_epochs_from(self._positions.numpy())
 
-    def _draw_other_wrong_partners(self, purpose: str) -> Tensor:
+    def _draw_fresh_decoy_partners(self, purpose: str) -> Tensor:
         """Draw another wrong partner for each decoy's item, ``(d,)``.
 
         Where there is no other, it is the item itself. These pairs are mismatches that were not trained on.
@@ -288,7 +288,7 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
         self._last_features = paired
         if self.last_state is None and (projection := find_width_reduction_note(paired.features)):
             log.info("Audit: %s.", projection)
-        partners = self._draw_other_wrong_partners("audit.fresh_mismatches")
+        partners = self._draw_fresh_decoy_partners("audit.fresh_mismatches")
         differ = partners != decoys.first
         fresh = PairIndices(decoys.first[differ], partners[differ])
         pairs = PairIndices(*map(torch.cat, zip(paired.observed_pair_indices, decoys, fresh, strict=True)))

@@ -158,7 +158,7 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
         sources = [features]
         if has_vector_views(dataset, max_width=MAX_SCORED_VECTOR_WIDTH):
             sources.append(dataset.store.fetch_views(torch.arange(items)))
-        partners = self._draw_other_wrong_partners("audit.fresh_view_mismatches")
+        partners = self._draw_fresh_decoy_partners("audit.fresh_view_mismatches")
         is_replaced = torch.arange(len(dataset.shapes)) == dataset.replaced_view_indices[:, None]
         members = torch.cat([  # the item that each view comes from
             torch.arange(items)[:, None].expand(-1, len(dataset.shapes)),

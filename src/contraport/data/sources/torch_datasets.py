@@ -24,7 +24,7 @@ from contraport.data.formats.column_roles import LABEL_COLUMN_NAMES, is_text_col
 from contraport.data.formats.shards import derive_field_view_names
 from contraport.data.image_decoding import IMAGE_SUFFIXES, to_rgb, to_square_tensor
 from contraport.data.stores import ArrayStore, Shape, Store
-from contraport.data.streams import ParsedItem, Stream, check_view_shapes, iterate_source
+from contraport.data.streams import ParsedItem, Stream, check_item_view_shapes, iterate_source
 from contraport.errors import UsageError, check, one_line_reason
 
 _log = logging.getLogger(__name__)
@@ -53,8 +53,8 @@ class TorchStore(Store):
         items = []
         for position in positions.tolist():
             where = f"data: item {position}"
-            items.append(parse_torch_item(self.dataset[position], where, self.image_size).views_as_batches)
-            check_view_shapes(where, items[-1], self.shapes)
+            items.append(parse_torch_item(self.dataset[position], where, self.image_size).views_as_batches_of_one)
+            check_item_view_shapes(where, items[-1], self.shapes)
         return tuple(concatenate_batches(views) for views in zip(*items, strict=True))
 
 
@@ -107,7 +107,7 @@ def from_torch(
         _log.warning(message + "and data frames, under a name such as caption", name)
     domain_codes, domain_names = factorize_to_tensor("domains", domains)
     return Dataset(
-        TorchStore(dataset, tuple(map(item_shape, first.views_as_batches)), image_size),
+        TorchStore(dataset, tuple(map(item_shape, first.views_as_batches_of_one)), image_size),
         name=name,
         split=split,
         labels=codes,
@@ -211,16 +211,19 @@ def from_stream(
         return parsed._replace(label=label if labels else None)
 
     items = [read(item, position) for position, item in enumerate(raw)]
-    shapes = tuple(map(item_shape, items[0].views_as_batches))
+    shapes = tuple(map(item_shape, items[0].views_as_batches_of_one))
     for position, item in enumerate(items):
-        check_view_shapes(f"data: {name}: item {position}", item.views_as_batches, shapes)
+        check_item_view_shapes(f"data: {name}: item {position}", item.views_as_batches_of_one, shapes)
     integers = [item.label for item in items if isinstance(item.label, int)]
     labelled = len(integers) == len(items) and min(integers) >= 0
     parts = raw[0].items() if isinstance(raw[0], Mapping) else enumerate(_flatten_nested(raw[0]))
     has_images = any(_is_image_field(str(name), value) for name, value in parts)
     head = Dataset(
         ArrayStore(
-            tuple(concatenate_batches(parts) for parts in zip(*(item.views_as_batches for item in items), strict=True))
+            tuple(
+                concatenate_batches(parts)
+                for parts in zip(*(item.views_as_batches_of_one for item in items), strict=True)
+            )
         ),
         name=name,
         split="train",

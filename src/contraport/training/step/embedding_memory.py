@@ -113,7 +113,7 @@ class MovingAverageBank(EmbeddingMemory):
             "embeddings", F.normalize(torch.randn(items, views, dimensions, dtype=torch.float32), dim=2)
         )
 
-    def get_positives_and_negatives(self, view: int, keys: Tensor, ids: Tensor) -> tuple[Tensor, ExtraNegatives | None]:
+    def get_positives_and_negatives(self, view: int, keys: Tensor, ids: Tensor) -> tuple[Tensor, ExtraNegatives]:
         # All processes seed the generator of the loss alike, so all draw the same entries; on the CPU, for any device.
         drawn = torch.randint(len(self.embeddings), (self.num_negatives,)).to(ids.device)
         return self.embeddings[ids, view], ExtraNegatives(self.embeddings[drawn, view], drawn)
