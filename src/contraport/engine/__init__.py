@@ -83,4 +83,5 @@ __getattr__ = keep_deprecated_module_names(
     exchange_dtype="communication_dtype", parameter_value="gather_scalar_parameter",
     scalar_parameter="create_shardable_scalar_parameter", CostWeightedLink="LinkPlusLogCost",
     LogHinge="LogOnePlusHinge", create_scalar_parameter="create_shardable_scalar_parameter",
+    CacheEntry="WriteDetectingCacheEntry",
 )  # fmt: skip
