@@ -34,8 +34,8 @@ from contraport.training.callbacks.progress_bar import ProgressBar, ProgressLine
 from contraport.training.components.assembly import TrainingComponents
 from contraport.training.components.model_builder import compile_encoders
 from contraport.training.config import Settings
+from contraport.training.epoch_end_metrics import EpochEndMetrics
 from contraport.training.loop import Callback, Loop, Position
-from contraport.training.online_metrics import OnlineMetrics
 from contraport.training.optimization import build_loop
 from contraport.training.parallelism import gather_sharded_state, select_training_device, wrap_data_parallel
 from contraport.training.run_folder_setup import drop_metrics_after
@@ -57,7 +57,7 @@ def run_training_loop(
     start: Position,
     loggers: Sequence[Logger],
     console: Console,
-    online_metrics: OnlineMetrics | None = None,
+    epoch_end_metrics: EpochEndMetrics | None = None,
 ) -> FinishedTraining:
     """Train from the last checkpoint to the end of the training.
 
@@ -88,13 +88,14 @@ def run_training_loop(
                 # The guard is first: it raises before another callback counts the step.
                 callbacks = [
                     FailedStepRecorder(run, seed=settings.seed, steps_between_checks=check_every),
-                    *_build_callbacks(components, run, settings, meter, stop, online_metrics),
+                    *_build_callbacks(components, run, settings, meter, stop, epoch_end_metrics),
                     (ProgressBar if console.is_terminal else ProgressLines)(console, meter),
                 ]
                 loop = build_loop(settings, module, batches, device, callbacks, steps_per_epoch=steps_per_epoch)
                 loop.loss_callable = loss_callable
                 if start.step > 0:
                     restore_last_checkpoint(loop, run)
+                stop.install_signal_handlers()
                 try:
                     with exchange(settings.exchange):
                         loop.run()
@@ -119,13 +120,13 @@ def _build_callbacks(
     settings: Settings,
     meter: Meter,
     stop: StopRequest,
-    online_metrics: OnlineMetrics | None,
+    epoch_end_metrics: EpochEndMetrics | None,
 ) -> list[Callback]:
     """Build the callbacks that the settings choose, in the order of their calls."""
     callbacks: list[Callback] = []
-    if online_metrics is not None:  # before the meter, which writes its values
-        online_metrics.meter = meter
-        callbacks.append(online_metrics)
+    if epoch_end_metrics is not None:  # before the meter, which writes its values
+        epoch_end_metrics.meter = meter
+        callbacks.append(epoch_end_metrics)
     metrics = [metric for metric, _ in list_scheduled_metrics(settings)]
     callbacks += [meter, EarlyStopping(settings.early_stopping, meter, metrics)]
     if components.audit_callback is not None:  # before the checkpoints, which hold its scores
@@ -153,7 +154,7 @@ def choose_finite_check_interval(device: torch.device, settings: Settings) -> in
 def _add_resume_advice(run: RunFolder) -> Iterator[None]:
     """Context manager that adds the resume command to an interrupt's message.
 
-    It also restores the signal handlers, which the callback of the checkpoints replaces.
+    It also restores the signal handlers, which `StopRequest` replaces.
     """
 
     def message() -> str:

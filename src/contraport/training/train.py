@@ -42,9 +42,9 @@ from contraport.training.components.data_builder import (
 from contraport.training.components.model_builder import load_initial_weights, with_defaults_from_weights
 from contraport.training.components.step_builder import build_objective
 from contraport.training.config import RECORDED_OPTIONS_BY_NAME, TRAIN_COMMAND_SPEC, Settings
+from contraport.training.epoch_end_metrics import EpochEndMetrics
 from contraport.training.feature_cache import with_cached_features
 from contraport.training.loop import Position
-from contraport.training.online_metrics import OnlineMetrics
 from contraport.training.preflight import (
     log_item_and_step_counts,
     log_preflight_warnings,
@@ -116,7 +116,7 @@ def train_from_options(options: dict[str, Any], *, parent_command: str = "") -> 
             components = build_components(settings, initial_weights, dataset, objective=objective, run=resumed)
             components = components._replace(adjustment_notes=notes)
             has_online_metrics = len(list_scheduled_metrics(settings)) > 0
-            online_metrics = OnlineMetrics(settings, components, dataset) if has_online_metrics else None
+            epoch_end_metrics = EpochEndMetrics(settings, components, dataset) if has_online_metrics else None
             settings = settings.replace_unchecked(threads=choose_thread_count(settings, components))
             path = settings.out or default_run_path(components.dataset.name, settings.recipe_or_objective_name)
             # A folder cannot store an encoder that is a module of the user.
@@ -144,7 +144,7 @@ def train_from_options(options: dict[str, Any], *, parent_command: str = "") -> 
                     )
                 if components.partner_indices is not None and is_main_process():
                     run.save_arrays(run.mismatched_path, {"partners": components.partner_indices.numpy()})
-            _fit_and_save_model(settings, components, run, broadcast_object(start), online_metrics, options)
+            _fit_and_save_model(settings, components, run, broadcast_object(start), epoch_end_metrics, options)
     return run
 
 
@@ -218,7 +218,7 @@ def _fit_and_save_model(
     components: TrainingComponents,
     run: RunFolder,
     start: Position,
-    online_metrics: OnlineMetrics | None,
+    epoch_end_metrics: EpochEndMetrics | None,
     explicit_options: Mapping[str, Any],
 ) -> None:
     """Run the training loop, and save the trained model."""
@@ -241,7 +241,13 @@ def _fit_and_save_model(
                 loggers = open_loggers(settings.logger, run, settings.to_config(), step=start.step)
         with temporary_thread_count(settings.threads):
             loop, meter = run_training_loop(
-                components, run, settings, start=start, loggers=loggers, console=console, online_metrics=online_metrics
+                components,
+                run,
+                settings,
+                start=start,
+                loggers=loggers,
+                console=console,
+                epoch_end_metrics=epoch_end_metrics,
             )
         epochs = loop.completed_epochs
         with stop_all_on_error():

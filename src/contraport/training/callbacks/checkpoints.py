@@ -45,7 +45,13 @@ class StopRequest:
     def __init__(self) -> None:
         self.requested = False
 
-    def handle_signal(self, signum: int, frame: FrameType | None) -> None:
+    def install_signal_handlers(self) -> None:
+        """Set the flag on SIGINT and SIGTERM from now on."""
+        if threading.current_thread() is threading.main_thread():  # Python allows handlers in no other thread
+            for number in STOP_SIGNALS:
+                signal.signal(number, self._handle_signal)
+
+    def _handle_signal(self, signum: int, frame: FrameType | None) -> None:
         """Request a stop; raise `KeyboardInterrupt` on a second SIGINT."""
         # Only a flag: an exception could interrupt an optimizer step or a write halfway. A second SIGTERM does nothing,
         # since a scheduler may repeat it while the checkpoint is written.
@@ -71,13 +77,7 @@ class Checkpoints(Callback):
         self._seconds = 60 * minutes_between
         self._epochs_between_kept = epochs_between_kept
         self._stop = stop
-
-    def on_start(self, loop: Loop) -> None:
-        """Install the handlers of the stop signals."""
         self._saved_at = time.monotonic()
-        if threading.current_thread() is threading.main_thread():  # Python allows handlers in no other thread
-            for number in STOP_SIGNALS:
-                signal.signal(number, self._stop.handle_signal)
 
     def after_batch(self, loop: Loop) -> None:
         """Save a checkpoint if one is due; raise `TrainingStopped` after Ctrl-C or SIGTERM."""

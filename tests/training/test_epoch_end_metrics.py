@@ -15,7 +15,7 @@ from contraport.seeding import torch_generator
 from contraport.training.callbacks.progress_bar import format_metrics_row
 from contraport.training.components.assembly import build_components
 from contraport.training.config import Settings
-from contraport.training.online_metrics import OnlineMetrics
+from contraport.training.epoch_end_metrics import EpochEndMetrics
 from tests.errors import raises_usage_error
 
 LABELS = [0, 1] * 15
@@ -91,7 +91,7 @@ def test_items_without_a_view_are_left_out(tmp_path) -> None:
     second[::3] = np.nan
     data = from_arrays((first, second), labels=np.arange(90) % 2)
     settings = Settings(data=data, batch_size=30, online_metrics=["knn"])
-    context = OnlineMetrics(settings, build_components(settings), data).build_eval_context(torch.device("cpu"))
+    context = EpochEndMetrics(settings, build_components(settings), data).build_eval_context(torch.device("cpu"))
     assert (len(context.train), len(context.test)) == (30, 30)
     assert (
         train(tmp_path / "run", data, encoder=None, batch_size=30, online_metrics=["knn"]).metrics_rows()[-1]["knn"]
@@ -104,7 +104,7 @@ def test_mismatched_pairs_are_evaluated_unchanged(views: int) -> None:
     random = np.random.default_rng(0)
     data = from_arrays(tuple(random.normal(size=(90, 4)) for _ in range(views)), labels=np.arange(90) % 2)
     settings = Settings(data=data, batch_size=30, online_metrics=["knn"], mismatch=1.0)
-    context = OnlineMetrics(settings, build_components(settings), data).build_eval_context(torch.device("cpu"))
+    context = EpochEndMetrics(settings, build_components(settings), data).build_eval_context(torch.device("cpu"))
     permutation = torch.randperm(90, generator=torch_generator("training.monitor"))
     expected = data.__getitems__(permutation[1::2].tolist()).views
     assert are_equal(context.test.__getitems__(list(range(45))).views, expected)

@@ -1,4 +1,4 @@
-"""Metrics computed during a training run on a subset of its items."""
+"""Metrics at the ends of epochs, on a subset of the training items."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from contraport.metrics.eval_context import EvalContext
 
 
-class OnlineMetrics(Callback):
-    """Callback that computes metrics after some epochs, for `metrics.jsonl`.
+class EpochEndMetrics(Callback):
+    """Callback that computes metrics at the ends of epochs, for `metrics.jsonl`.
 
     They are added to the epoch's last row. The items are a fixed random subset of at most 2,000 training items: one
     half to fit probes, the other to score them. No test item is used. Weights, buffers and random state do not change.
