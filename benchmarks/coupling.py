@@ -52,7 +52,7 @@ from benchmarks.engine import machine
 from contraport._utils.text_bytes import texts_to_tensor
 from contraport.data import from_coupling
 from contraport.encoders import Model
-from contraport.metrics.retrieval import LinkRanking, rank_links
+from contraport.metrics.retrieval import ColumnRanking, rank_columns
 from contraport.seeding import numpy_generator
 
 DIMENSIONS = 128
@@ -153,17 +153,17 @@ def embed_sides(model: Model, case: Case) -> tuple[torch.Tensor, torch.Tensor]:
     return sides[0], sides[1]
 
 
-def rank(case: Case, rows: torch.Tensor, columns: torch.Tensor) -> LinkRanking:
+def rank(case: Case, rows: torch.Tensor, columns: torch.Tensor) -> ColumnRanking:
     """Rank columns by inner products."""
-    return rank_links(rows, columns, torch.from_numpy(case.train), torch.from_numpy(case.test), normalize=False)
+    return rank_columns(rows, columns, torch.from_numpy(case.train), torch.from_numpy(case.test), normalize=False)
 
 
-def rank_scores(case: Case, scores: Any) -> LinkRanking:
+def rank_scores(case: Case, scores: Any) -> ColumnRanking:
     """Rank columns by given scores, (rows, columns); their order within a row is all that counts."""
     return rank(case, torch.eye(len(scores)), torch.from_numpy(np.asarray(scores, dtype=np.float32).T))
 
 
-def recall(ranking: LinkRanking, k: int) -> float:
+def recall(ranking: ColumnRanking, k: int) -> float:
     return float(ranking.pair_hits_at(k).mean())
 
 
@@ -300,7 +300,7 @@ def list_methods() -> dict[str, tuple[Callable[..., np.ndarray], list[dict[str, 
     return methods | {name: (fit_towers, [one | settings for one in training]) for name, settings in OBJECTIVES.items()}
 
 
-def measure_packages(ranking: LinkRanking) -> dict[str, float]:
+def measure_packages(ranking: ColumnRanking) -> dict[str, float]:
     return {
         "recall@10": recall(ranking, 10),
         "NDCG@10": float(ranking.row_ndcg_at(10).mean()),
@@ -470,7 +470,7 @@ SPLINK = [
 PERSONS_TRAINING: dict[str, Any] = {"encoder": "short-ngrams", "projection": 0, "batch_size": 250, "epochs": 8}
 
 
-def measure_persons(ranking: LinkRanking) -> dict[str, float]:
+def measure_persons(ranking: ColumnRanking) -> dict[str, float]:
     return {
         "recall@1": recall(ranking, 1),
         "recall@10": recall(ranking, 10),
@@ -479,7 +479,7 @@ def measure_persons(ranking: LinkRanking) -> dict[str, float]:
     }
 
 
-def bootstrap(rankings: list[LinkRanking], base: list[LinkRanking], draws: int = 2000) -> dict[str, list[float]]:
+def bootstrap(rankings: list[ColumnRanking], base: list[ColumnRanking], draws: int = 2000) -> dict[str, list[float]]:
     """Return the mean difference of each recall over trainings, with its 95% bootstrap interval over test links."""
     random, links = numpy_generator("benchmark.persons.bootstrap", 0), len(rankings[0].pair_ranks)
     drawn = random.integers(links, size=(draws, links))
@@ -500,7 +500,7 @@ def compare_persons(options: argparse.Namespace) -> dict[str, Any]:
         tuning, case = (split_persons(records, task, is_tuning=is_tuning) for is_tuning in (True, False))
         chosen: dict[str, Any] = {}
         blocked = None
-        rankings: dict[str, list[LinkRanking]] = {}
+        rankings: dict[str, list[ColumnRanking]] = {}
         best = max(NGRAMS, key=lambda one: recall(rank_scores(tuning, score_by_ngrams(tuning, *one)), 1))
         chosen["cosine of n-grams"] = best
         rankings["cosine of n-grams"] = [rank_scores(case, score_by_ngrams(case, *best))]

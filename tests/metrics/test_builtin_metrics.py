@@ -19,7 +19,7 @@ from contraport.metrics.builtin_metrics import REQUIRES_LINK_DATA, REQUIRES_ZERO
 from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.intervals import MetricResult
 from contraport.metrics.probes import few_label_accuracy_per_item, ridge_prediction_target_pairs
-from contraport.metrics.retrieval import rank_links
+from contraport.metrics.retrieval import rank_columns
 
 
 def build_images(items: int, split: str, seed: int = 0) -> Dataset:
@@ -99,9 +99,9 @@ def test_rows_without_a_training_pair_are_ranked_by_their_own_embedding() -> Non
     everything = build_link_data(90, "train")
     rows, columns = context._embed_views(everything, project=not context.has_shared_encoder, two_random_views=False)
     first = [everything.entity_ids[:, 1].tolist().index(column) for column in range(20)]
-    expected = rank_links(rows, columns[first], context.train.entity_ids, context.test.entity_ids)
-    assert context.link_ranking.pair_has_unseen_row.all()
-    assert np.array_equal(context.link_ranking.ranked_columns, expected.ranked_columns)
+    expected = rank_columns(rows, columns[first], context.train.entity_ids, context.test.entity_ids)
+    assert context.column_ranking.pair_has_unseen_row.all()
+    assert np.array_equal(context.column_ranking.ranked_columns, expected.ranked_columns)
 
 
 def test_columns_without_a_pair_are_not_ranked() -> None:
@@ -109,7 +109,7 @@ def test_columns_without_a_pair_are_not_ranked() -> None:
         data = build_link_data(items, split)
         return data.subset((data.entity_ids[:, 1] % 2 == 0).nonzero()[:, 0])
 
-    ranking = build_context(build_model(build_link_data(6, "train")).eval(), coupled_with_even_columns).link_ranking
+    ranking = build_context(build_model(build_link_data(6, "train")).eval(), coupled_with_even_columns).column_ranking
     assert ranking.ranked_columns.shape[1] == len(ranking.column_popularity) == 10
     assert ranking.column_popularity.sum() == 30
     assert ranking.pair_hits_at(10).all()

@@ -26,7 +26,7 @@ from contraport.metrics.retrieval import (
     compute_unit_class_embeddings,
     log_match_probability_per_item,
     nearest_indices,
-    rank_links,
+    rank_columns,
     retrieval_ranks,
     zero_shot_correctness,
 )
@@ -58,8 +58,8 @@ def with_nan(z: torch.Tensor) -> torch.Tensor:
         (lambda z: nearest_indices(z, 2), "z"),
         (lambda z: zero_shot_correctness(z, CLASSES, WIDE[:3]), "items"),
         (lambda z: compute_unit_class_embeddings(z, 2), "texts"),
-        (lambda z: rank_links(z, WIDE, PAIRS, PAIRS), "rows"),
-        (lambda z: rank_links(WIDE, z, PAIRS, PAIRS, normalize=False), "columns"),
+        (lambda z: rank_columns(z, WIDE, PAIRS, PAIRS), "rows"),
+        (lambda z: rank_columns(WIDE, z, PAIRS, PAIRS, normalize=False), "columns"),
         (lambda z: knn(z, CLASSES, WIDE, CLASSES), "train_x"),
         (lambda z: linear_probe(WIDE, CLASSES, z, CLASSES), "test_x"),
     ],
@@ -93,10 +93,10 @@ def test_rejects_points_other_than_a_finite_matrix(metric: Callable[[Any], objec
         (lambda: log_match_probability_per_item(WIDE, WIDE, 0), "temperature.invalid"),
         (lambda: retrieval_ranks(WIDE, WIDE, content_ids=CLASSES), "content_ids.shape"),
         (lambda: compute_unit_class_embeddings(WIDE, 0), "num_templates.invalid"),
-        (lambda: rank_links(WIDE, WIDE, PAIRS, PAIRS - 1), "test_pairs.invalid"),
-        (lambda: rank_links(WIDE, WIDE[:3], PAIRS, PAIRS), "train_pairs.invalid"),
-        (lambda: rank_links(WIDE, WIDE, PAIRS.double(), PAIRS), "train_pairs.shape"),
-        (lambda: rank_links(WIDE, WIDE[:, :2], PAIRS, PAIRS), "columns.shape"),
+        (lambda: rank_columns(WIDE, WIDE, PAIRS, PAIRS - 1), "test_pairs.invalid"),
+        (lambda: rank_columns(WIDE, WIDE[:3], PAIRS, PAIRS), "train_pairs.invalid"),
+        (lambda: rank_columns(WIDE, WIDE, PAIRS.double(), PAIRS), "train_pairs.shape"),
+        (lambda: rank_columns(WIDE, WIDE[:, :2], PAIRS, PAIRS), "columns.shape"),
         (lambda: bootstrap_interval(MetricResult(np.empty(0))), "results.empty"),
         (lambda: bootstrap_interval(MetricResult(np.ones(3)), level=1.5), "level.invalid"),
         (lambda: bootstrap_interval(MetricResult(np.ones(3)), resamples=0), "resamples.invalid"),
@@ -124,7 +124,7 @@ def test_metrics_do_not_depend_on_scale(scale: float) -> None:
         lambda factor: knn(WIDE * factor, CLASSES, noisy * factor, CLASSES, neighbors=5),
         lambda factor: assign_kmeans_clusters(WIDE * factor, 3),
         lambda factor: zero_shot_correctness(WIDE * factor, CLASSES, noisy[:3] * factor),
-        lambda factor: rank_links(WIDE * factor, noisy * factor, PAIRS, PAIRS).ranked_columns,
+        lambda factor: rank_columns(WIDE * factor, noisy * factor, PAIRS, PAIRS).ranked_columns,
     ]
     for metric in metrics:
         np.testing.assert_allclose(metric(scale), metric(1.0), rtol=1e-4, atol=1e-6)

@@ -11,12 +11,12 @@ from contraport._utils import vector_search
 from contraport.metrics import retrieval
 from contraport.metrics.intervals import MetricResult, bootstrap_interval
 from contraport.metrics.retrieval import (
-    LinkRanking,
+    ColumnRanking,
     build_class_prompts,
     compute_unit_class_embeddings,
     log_match_probability_per_item,
     nearest_indices,
-    rank_links,
+    rank_columns,
     retrieval_ranks,
     zero_shot_correctness,
 )
@@ -181,19 +181,19 @@ def scores_without_training_columns() -> np.ndarray:
 
 
 @pytest.fixture(params=[1 << 24, 100], ids=["at once", "in parts"])
-def ranking(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> LinkRanking:
+def ranking(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ColumnRanking:
     monkeypatch.setattr(retrieval, "MAX_COSINES_IN_MEMORY", request.param)
-    return rank_links(ROWS, COLUMNS, TRAIN, TEST)
+    return rank_columns(ROWS, COLUMNS, TRAIN, TEST)
 
 
-def test_ranks_agree_with_sorting_each_row(ranking: LinkRanking) -> None:
+def test_ranks_agree_with_sorting_each_row(ranking: ColumnRanking) -> None:
     scores = scores_without_training_columns()
     expected = [1 + (scores[row] > scores[row, column]).sum() for row, column in TEST.tolist()]
     assert ranking.pair_ranks.tolist() == expected
     assert ranking.pair_hits_at(7).mean() == np.mean(np.array(expected) <= 7)
 
 
-def test_ndcg_equals_scikit_learn(ranking: LinkRanking) -> None:
+def test_ndcg_equals_scikit_learn(ranking: ColumnRanking) -> None:
     chosen = TEST[:, 0].unique()
     truth = np.zeros((20, 30))
     truth[TEST[:, 0], TEST[:, 1]] = 1
@@ -201,15 +201,15 @@ def test_ndcg_equals_scikit_learn(ranking: LinkRanking) -> None:
     assert ranking.row_ndcg_at(10).mean() == pytest.approx(expected)
 
 
-def test_recall_per_row_has_the_mean_of_all_pairs(ranking: LinkRanking) -> None:
+def test_recall_per_row_has_the_mean_of_all_pairs(ranking: ColumnRanking) -> None:
     values = ranking.row_recall_pseudovalues_at(7)
     assert len(values) == len(TEST[:, 0].unique())
     assert values.mean() == pytest.approx(ranking.pair_hits_at(7).mean())
 
 
-def build_ranking(pairs_per_row: np.ndarray, ranks: np.ndarray) -> LinkRanking:
+def build_ranking(pairs_per_row: np.ndarray, ranks: np.ndarray) -> ColumnRanking:
     rows, nothing = np.repeat(np.arange(len(pairs_per_row)), pairs_per_row), np.zeros((len(pairs_per_row), 1))
-    return LinkRanking(rows, ranks, nothing, np.zeros(1), np.zeros(len(rows), dtype=bool))
+    return ColumnRanking(rows, ranks, nothing, np.zeros(1), np.zeros(len(rows), dtype=bool))
 
 
 def test_repeated_pairs_of_a_row_do_not_narrow_the_interval() -> None:
@@ -238,9 +238,9 @@ def test_recall_interval_agrees_with_resampling_rows() -> None:
 
 
 def test_rejects_numbers_beyond_the_stored_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert rank_links(ROWS, COLUMNS, TRAIN, TEST).pair_hits_at(31).all()  # all 30 columns are ranked
+    assert rank_columns(ROWS, COLUMNS, TRAIN, TEST).pair_hits_at(31).all()  # all 30 columns are ranked
     monkeypatch.setattr(retrieval, "MAX_RANKED_COLUMNS", 8)
-    ranking = rank_links(ROWS, COLUMNS, TRAIN, TEST)
+    ranking = rank_columns(ROWS, COLUMNS, TRAIN, TEST)
     metrics = (
         ranking.pair_hits_at,
         ranking.row_recall_pseudovalues_at,
@@ -255,18 +255,18 @@ def test_rejects_numbers_beyond_the_stored_ranks(monkeypatch: pytest.MonkeyPatch
             metric(9)
 
 
-def test_rows_without_a_training_pair_are_marked_unseen(ranking: LinkRanking) -> None:
+def test_rows_without_a_training_pair_are_marked_unseen(ranking: ColumnRanking) -> None:
     assert np.array_equal(ranking.pair_has_unseen_row, TEST[:, 0] == 3)
 
 
-def test_coverage_and_popularity(ranking: LinkRanking) -> None:
+def test_coverage_and_popularity(ranking: ColumnRanking) -> None:
     order = np.argsort(-scores_without_training_columns()[TEST[:, 0].unique()], axis=1)[:, :4]
     counts = TRAIN[:, 1].bincount(minlength=30).numpy()
     assert ranking.column_coverage(4) == len(np.unique(order)) / 30
     assert ranking.popularity_ratio(4) == pytest.approx(counts[order].mean() / counts[TRAIN[:, 1]].mean())
 
 
-def test_hubness_equals_the_skewness_of_scipy(ranking: LinkRanking) -> None:
+def test_hubness_equals_the_skewness_of_scipy(ranking: ColumnRanking) -> None:
     order = np.argsort(-scores_without_training_columns()[TEST[:, 0].unique()], axis=1)[:, :4]
     assert ranking.column_hubness(4) == pytest.approx(stats.skew(np.bincount(order.ravel(), minlength=30)))
 
@@ -274,7 +274,7 @@ def test_hubness_equals_the_skewness_of_scipy(ranking: LinkRanking) -> None:
 def test_rows_with_few_columns_left_count_only_those() -> None:
     # Columns without a training pair: three for row 0, only the test column for row 1, all but one for row 2.
     train = torch.tensor([(0, column) for column in range(27)] + [(1, column) for column in range(29)] + [(2, 5)])
-    ranking = rank_links(ROWS, COLUMNS, train, torch.tensor([(0, 28), (1, 29), (2, 7), (2, 5)]))
+    ranking = rank_columns(ROWS, COLUMNS, train, torch.tensor([(0, 28), (1, 29), (2, 7), (2, 5)]))
     candidates = [[27, 28, 29], [29], [column for column in range(30) if column != 5]]
     cosines = F.cosine_similarity(ROWS[:3, None], COLUMNS[None], dim=2).tolist()
     orders = [
@@ -294,5 +294,5 @@ def test_rows_with_few_columns_left_count_only_those() -> None:
 def test_ranking_by_popularity_has_a_large_popularity_ratio() -> None:
     pairs = torch.tensor([(row, 0) for row in range(20)] + [(row, 1 + row % 5) for row in range(20)])
     columns = torch.tensor([[1.0, 0.0]] + [[0.0, 1.0]] * 5)
-    ranking = rank_links(torch.tensor([[1.0, 0.1]]).repeat(30, 1), columns, pairs, torch.tensor([[25, 1]]))
+    ranking = rank_columns(torch.tensor([[1.0, 0.1]]).repeat(30, 1), columns, pairs, torch.tensor([[25, 1]]))
     assert ranking.popularity_ratio(1) > 1.5

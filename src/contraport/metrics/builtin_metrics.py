@@ -261,7 +261,7 @@ def link_recall_result(context: EvalContext, number: int) -> MetricResult:
     """Share of test pairs whose column is among the row's k nearest.
     The row's training columns are left out.
     """
-    values = context.link_ranking.row_recall_pseudovalues_at(number)
+    values = context.column_ranking.row_recall_pseudovalues_at(number)
     return intervals.MetricResult(values, intervals.bootstrap_means_from_zero_to_one)
 
 
@@ -272,7 +272,7 @@ def link_ndcg_result(context: EvalContext, number: int) -> MetricResult:
     """Normalized discounted cumulative gain of the k nearest columns.
     The columns of the row's test pairs are relevant.
     """
-    return intervals.MetricResult(context.link_ranking.row_ndcg_at(number))
+    return intervals.MetricResult(context.column_ranking.row_ndcg_at(number))
 
 
 @register_link_metric(
@@ -280,7 +280,7 @@ def link_ndcg_result(context: EvalContext, number: int) -> MetricResult:
 )
 def link_column_coverage(context: EvalContext, number: int) -> float:
     """Share of all columns that are among the k nearest of some row."""
-    return context.link_ranking.column_coverage(number)
+    return context.column_ranking.column_coverage(number)
 
 
 @register_link_metric(
@@ -290,7 +290,7 @@ def link_hubness(context: EvalContext, number: int) -> float:
     """Skewness of how often a column is among a row's k nearest.
     Columns with many true partners raise it.
     """
-    return context.link_ranking.column_hubness(number)
+    return context.column_ranking.column_hubness(number)
 
 
 @register_link_metric(
@@ -300,7 +300,7 @@ def link_popularity_ratio(context: EvalContext, number: int) -> float:
     """Mean popularity of the k nearest columns, divided by that of training pairs.
     The popularity of a column is its number of training pairs.
     """
-    return context.link_ranking.popularity_ratio(number)
+    return context.column_ranking.popularity_ratio(number)
 
 
 @register_metric(
@@ -319,7 +319,7 @@ def link_popularity_ratio(context: EvalContext, number: int) -> float:
 )
 def new_row_recall(context: EvalContext, number: int) -> float:
     """Recall@k of the test pairs whose row has no training pair (cold start)."""
-    ranking = context.link_ranking
+    ranking = context.column_ranking
     return float(ranking.pair_hits_at(number)[ranking.pair_has_unseen_row].mean())
 
 

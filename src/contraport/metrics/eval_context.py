@@ -24,10 +24,10 @@ from contraport.metrics.retrieval import (
     CLASS_PROMPT_TEMPLATES,
     MAX_COMPARED_PAIRS,
     RETRIEVAL_TEST_SAMPLE_SIZE,
-    LinkRanking,
+    ColumnRanking,
     build_class_prompts,
     compute_unit_class_embeddings,
-    rank_links,
+    rank_columns,
     retrieval_ranks,
 )
 from contraport.objectives import Loss, Objective
@@ -286,13 +286,13 @@ class EvalContext:
         return not bool(torch.isin(test, train).all())
 
     @cached_property
-    def link_ranking(self) -> LinkRanking:
+    def column_ranking(self) -> ColumnRanking:
         """Ranking of the columns for each row that has a test pair."""
         splits = [_get_required_tensor(part.entity_ids) for part in (self.train, self.test)]
         used, columns = torch.cat(splits)[:, 1].unique(return_inverse=True)
         pairs = torch.stack([torch.cat(splits)[:, 0], columns], dim=1)
         rows, used_columns = self._embed_entities_by_id(0), self._embed_entities_by_id(1)[used]
-        return rank_links(rows, used_columns, *pairs.split(list(map(len, splits))))
+        return rank_columns(rows, used_columns, *pairs.split(list(map(len, splits))))
 
     def _embed_entities_by_id(self, view: int) -> Tensor:
         """Return embeddings `(ids, d)` of one view's entities, such as users.

@@ -362,11 +362,11 @@ def zero_shot_correctness(items: Tensor, labels: Tensor, classes: Tensor) -> Ite
 
 
 MAX_RANKED_COLUMNS = 100
-"""Maximum number of nearest columns that a link ranking holds for each row."""
+"""Maximum number of nearest columns that a `ColumnRanking` holds for each row."""
 
 
 @dataclass(frozen=True)
-class LinkRanking:
+class ColumnRanking:
     """Ranking of columns for each row that has a test pair.
 
     Attributes:
@@ -442,9 +442,9 @@ class LinkRanking:
         check(k <= depth or depth == len(self.column_popularity), message, "number")
 
 
-def rank_links(
+def rank_columns(
     rows: Tensor, columns: Tensor, train_pairs: Tensor, test_pairs: Tensor, *, normalize: bool = True
-) -> LinkRanking:
+) -> ColumnRanking:
     """Rank all columns for each row that has a test pair.
 
     Args:
@@ -458,7 +458,7 @@ def rank_links(
         UsageError: shapes disagree, an embedding is not finite, or a pair is out of range.
 
     >>> eye = torch.eye(3)
-    >>> ranking = rank_links(eye, eye, torch.tensor([[0, 0]]), torch.tensor([[0, 1], [1, 1]]))
+    >>> ranking = rank_columns(eye, eye, torch.tensor([[0, 0]]), torch.tensor([[0, 1], [1, 1]]))
     >>> ranking.pair_hits_at(1).tolist(), ranking.pair_has_unseen_row.tolist()
     ([True, True], [False, True])
     """
@@ -487,7 +487,7 @@ def rank_links(
     table, pair_row_positions = torch.cat(ranked), place[test_pairs[:, 0]]
     is_column = table[pair_row_positions] == test_pairs[:, 1:]
     ranks = torch.where(is_column.any(1), is_column.long().argmax(1) + 1.0, torch.inf)
-    return LinkRanking(
+    return ColumnRanking(
         pair_row_positions.numpy(),
         ranks.numpy(),
         table.numpy(),

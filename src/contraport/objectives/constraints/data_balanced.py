@@ -11,15 +11,15 @@ from contraport.engine import Geometry, LabelExclusion, row_log_sums, traceable_
 from contraport.errors import check
 from contraport.objectives.constraints.constraint import DEFAULT_PLAN_REQUEST, Constraint, PlanRequest
 from contraport.objectives.equal_label_pairs import PairSet, log_sum_exp_by_group
-from contraport.objectives.item_averages import ItemAverages
 from contraport.objectives.layouts import PairPattern
+from contraport.objectives.log_moving_averages import ItemLogAverages
 from contraport.objectives.plan import Plan
 
 MAX_VIEWS_PER_BLOCK = 2
 """Largest number of views that a block may compare at once: two potentials are stored for each view of an item."""
 
 
-class DataBalanced(ItemAverages, Constraint):
+class DataBalanced(ItemLogAverages, Constraint):
     """Balanced plan of the whole data, estimated from batches by stored potentials.
 
     With N items in all, the plan of the data is P_ij = K_ij exp(f_i + g_j) / N^2, with e^-f_i = mean_j K_ij e^g_j and

@@ -20,7 +20,7 @@ from contraport.objectives.divergences.divergence import (
     log_candidate_counts_per_row,
     log_mean_kernel_of_block,
 )
-from contraport.objectives.item_averages import ItemAverages, log_moving_average, should_update_averages
+from contraport.objectives.log_moving_averages import ItemLogAverages, log_moving_average, should_update_averages
 from contraport.objectives.plan import BlockResult
 
 
@@ -111,7 +111,7 @@ class NoiseContrastiveEstimation(nn.Module, KernelDivergence):
         return f"NoiseContrastiveEstimation({self.momentum!r})"
 
 
-class MovingAverageLogSum(ItemAverages, KernelDivergence):
+class MovingAverageLogSum(ItemLogAverages, KernelDivergence):
     """Log-denominator of SogCLR, the log of a moving average per item.
 
     The average of an item is that of the mean kernel over its compared pairs. A batch updates the averages u of its own

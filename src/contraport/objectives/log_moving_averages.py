@@ -1,4 +1,4 @@
-"""Moving averages per item, which estimate sums over the whole data set."""
+"""Logs of moving averages, which estimate sums over the whole data set."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from contraport.objectives.equal_label_pairs import group_indices_with_gaps, log
 from contraport.objectives.inputs import check_values
 
 
-class ItemAverages(nn.Module):
+class ItemLogAverages(nn.Module):
     """Module with a buffer of the log moving average of each item.
 
     Args:
-        items: total number of items.
+        num_items: total number of items.
         momentum: weight of the past, in [0, 1).
-        averages_per_item: shape (averages_per_item, items) of the buffer; None: (items,).
+        averages_per_item: shape (averages_per_item, num_items) of the buffer; None: (num_items,).
 
     Raises:
         UsageError: items is not positive, or the momentum is out of range.
@@ -27,12 +27,12 @@ class ItemAverages(nn.Module):
 
     log_average: Tensor
 
-    def __init__(self, items: int, momentum: float, averages_per_item: int | None = None) -> None:
+    def __init__(self, num_items: int, momentum: float, averages_per_item: int | None = None) -> None:
         super().__init__()
-        check_integer("items", items)
+        check_integer("items", num_items)
         check(is_number(momentum) and 0 <= momentum < 1, f"momentum: must be a number in [0, 1), got {momentum!r}.")
         self.momentum = momentum
-        shape = (items,) if averages_per_item is None else (averages_per_item, items)
+        shape = (num_items,) if averages_per_item is None else (averages_per_item, num_items)
         self.register_buffer("log_average", torch.full(shape, math.nan))
 
     def get_valid_ids(self, ids: Tensor | None) -> Tensor:
