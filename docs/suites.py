@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from contraport.comparison.command_options import COMPARE_COMMAND_SPEC
 from contraport.comparison.comparison_tables import (
     Comparison,
     format_markdown_table,
     format_mean_and_half_width,
     significant_difference_arrow,
 )
-from contraport.comparison.config import COMPARE_COMMAND_SPEC
 from contraport.comparison.grid import get_suites_folder, load_suite
 from contraport.comparison.result_statistics import (
     HELD,
@@ -29,7 +29,7 @@ from contraport.comparison.result_statistics import (
 )
 from contraport.encoders.factory import build_encoder, default_encoder_name
 from contraport.options import replace_deprecated_options
-from contraport.training.config import TRAIN_COMMAND_SPEC
+from contraport.training.command_options import TRAIN_COMMAND_SPEC
 
 MEASURED = Path(__file__).parents[1] / "benchmarks" / "results" / "suites"
 

@@ -85,7 +85,7 @@ def test_files_and_lines_of_the_source():
 
 def test_module_names_are_unique():
     """Except those that have the same role in each package."""
-    names = Counter(path.stem for path in MODULES if path.stem not in ("__init__", "config", "page"))
+    names = Counter(path.stem for path in MODULES if path.stem not in ("__init__", "command_options", "page"))
     assert [name for name, number in names.items() if number > 1] == []
 
 

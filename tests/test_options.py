@@ -14,13 +14,13 @@ import yaml
 
 from contraport._utils.formatting import use_flag_style
 from contraport.cli.parsing import parse_command_line
-from contraport.comparison.config import CompareOptions
+from contraport.comparison.command_options import CompareOptions
 from contraport.comparison.grid_builder import build_grid
 from contraport.estimators import ContrastiveEncoder
 from contraport.objectives import Layout
 from contraport.options import Command, accept_deprecated_keywords, int_in_range, keep_deprecated_attributes, option
 from contraport.runs import RunFolder
-from contraport.similarity_search.config import DuplicateSearchOptions
+from contraport.similarity_search.command_options import DuplicateSearchOptions
 from contraport.training.config import Settings
 from tests.errors import raises_usage_error
 

@@ -1,9 +1,9 @@
 """Declaration of options and commands for Python and the command line.
 
-Options are dataclass fields with a type, default, check and help text. A command is declared in the `config` module of
-the package that implements it. The command line lists, explains and parses it from this declaration alone, and the
-Python function of the same name takes its options as keywords. So a `config` module imports nothing heavy: what a
-command needs is imported when it runs.
+Options are dataclass fields with a type, default, check and help text. A command is declared in the `command_options`
+module of the package that implements it. The command line lists, explains and parses it from this declaration alone,
+and the Python function of the same name takes its options as keywords. So a `command_options` module imports nothing
+heavy: what a command needs is imported when it runs.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import pytest
 from tests.errors import raises_usage_error
 
 from contraport.cli.parsing import parse_command_line
-from contraport.comparison.config import COMPARE_COMMAND_SPEC
+from contraport.comparison.command_options import COMPARE_COMMAND_SPEC
 from contraport.comparison.grid import get_suites_folder, load_suite
 from contraport.comparison.grid_builder import build_grid
 from contraport.errors import UsageError

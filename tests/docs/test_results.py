@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from contraport.comparison.config import COMPARE_COMMAND_SPEC
+from contraport.comparison.command_options import COMPARE_COMMAND_SPEC
 from contraport.comparison.grid_builder import build_grid
 from contraport.options import replace_deprecated_options
 

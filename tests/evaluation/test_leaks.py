@@ -22,7 +22,7 @@ from contraport.catalog.data_option_parsers import parse_mismatch
 from contraport.data import Dataset, from_arrays, from_coupling, load
 from contraport.data.perturbations import draw_mismatched_partners
 from contraport.evaluation import evaluate
-from contraport.evaluation.config import EvaluateOptions
+from contraport.evaluation.command_options import EvaluateOptions
 from contraport.evaluation.embed import embed
 from contraport.evaluation.loaded_run import LoadedRun
 from contraport.runs import Run, as_run_folder

@@ -15,7 +15,7 @@ import contraport
 from contraport.data import from_arrays
 from contraport.encoders import Model
 from contraport.evaluation import evaluate
-from contraport.evaluation.config import EvaluateOptions
+from contraport.evaluation.command_options import EvaluateOptions
 from contraport.evaluation.evaluation_results import Evaluation, EvaluationsByRun
 from contraport.evaluation.loaded_run import LoadedRun
 from contraport.metrics import eval_context, probes

@@ -13,7 +13,7 @@ from tests.evaluation.builders import build_vector_model, build_vectors, make_ru
 from contraport.data import Dataset, from_arrays, from_stream, load
 from contraport.encoders import Model
 from contraport.evaluation import evaluate, split_loading
-from contraport.evaluation.config import EvaluateOptions
+from contraport.evaluation.command_options import EvaluateOptions
 from contraport.evaluation.split_loading import describe_test_data, find_model_image_size, have_same_items
 
 OPTIONS: dict[str, Any] = {"metrics": ["uniformity"], "alone": True, "progress": False}

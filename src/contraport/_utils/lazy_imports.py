@@ -92,7 +92,7 @@ class LazyModule:
 class _LazyPackage(ModuleType):
     """Package whose public names are imported on first use.
 
-    Importing the `config` module of such a package therefore imports none of them.
+    Importing the `command_options` module of such a package therefore imports none of them.
     """
 
     _module_by_name: dict[str, str]

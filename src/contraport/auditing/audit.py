@@ -20,7 +20,7 @@ from contraport._utils.formatting import format_flags, format_options, is_flag_s
 from contraport._utils.locks import LOCK_FILE, lock_folder
 from contraport._utils.progress import ProgressBars
 from contraport.auditing.audit_rounds import CrossFitScores, RoundResult, score_frozen_rounds, train_crossfit_rounds
-from contraport.auditing.config import AUDIT_COMMAND_SPEC, TRAINING_OPTION_NAMES, AuditOptions
+from contraport.auditing.command_options import AUDIT_COMMAND_SPEC, TRAINING_OPTION_NAMES, AuditOptions
 from contraport.auditing.export_clean import write_clean_data
 from contraport.auditing.page import write_audit_page
 from contraport.auditing.pairs.audit_callback import max_audited_batch_size

@@ -8,7 +8,7 @@ from typing import Any
 
 from contraport._utils.files import find_unused_path
 from contraport._utils.formatting import format_options, use_flag_style
-from contraport.auditing.config import AUDIT_COMMAND_SPEC, AuditOptions
+from contraport.auditing.command_options import AUDIT_COMMAND_SPEC, AuditOptions
 from contraport.auditing.export_clean import SAMPLE_WEIGHT_COLUMN
 from contraport.auditing.result import Audit
 from contraport.auditing.view_audit_result import ViewAudit

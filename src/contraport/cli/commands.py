@@ -36,14 +36,13 @@ ENTRY_POINT_GROUP = "contraport.commands"
 
 
 def _builtin_commands_by_name() -> dict[str, Command[...]]:
-    """Collect the commands of this package from the modules named `config`."""
+    """Collect the commands of this package from the modules named `command_options`."""
     commands: dict[str, Command[...]] = {}
-    for path in Path(contraport.__file__).parent.glob("*/config*"):
-        if path.stem == "config":
-            constants = vars(import_module(f"contraport.{path.parent.name}.config"))
-            for name, value in constants.items():
-                if isinstance(value, Command):
-                    commands[name.removesuffix("_COMMAND_SPEC").lower().replace("_", "-")] = value
+    for path in Path(contraport.__file__).parent.glob("*/command_options.py*"):
+        constants = vars(import_module(f"contraport.{path.parent.name}.command_options"))
+        for name, value in constants.items():
+            if isinstance(value, Command):
+                commands[name.removesuffix("_COMMAND_SPEC").lower().replace("_", "-")] = value
     return dict(sorted(commands.items()))
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import yaml
 
 import contraport
-from contraport.comparison.config import COMPARE_COMMAND_SPEC, CompareOptions
+from contraport.comparison.command_options import COMPARE_COMMAND_SPEC, CompareOptions
 from contraport.errors import check, check_name, unknown_name_error, unreadable_error
 from contraport.metrics import Metric, select_metrics_keeping_order
 from contraport.options import replace_deprecated_options, to_config_value

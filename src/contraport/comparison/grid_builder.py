@@ -15,7 +15,7 @@ from contraport._utils.spec_parser import parse_setting_value, split_at_outer_co
 from contraport.catalog import OBJECTIVES, RECIPES
 from contraport.catalog.data_option_parsers import AUGMENT_NAMES
 from contraport.catalog.objectives import OBJECTIVE_FROM_PARTS, get_objective_entry
-from contraport.comparison.config import CompareOptions
+from contraport.comparison.command_options import CompareOptions
 from contraport.comparison.grid import (
     SUITE_ONLY_KEYS,
     Claim,

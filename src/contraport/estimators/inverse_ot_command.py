@@ -27,7 +27,7 @@ from contraport.errors import (
     translate_write_errors,
     unreadable_error,
 )
-from contraport.estimators.config import INVERSE_OT_COMMAND_SPEC, InverseOTOptions
+from contraport.estimators.command_options import INVERSE_OT_COMMAND_SPEC, InverseOTOptions
 from contraport.estimators.inverse_ot import InverseOT
 from contraport.features import as_features
 from contraport.plots import couplings as draw_couplings

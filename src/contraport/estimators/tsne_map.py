@@ -19,7 +19,7 @@ from contraport.data.sources.torch_datasets import is_stream
 from contraport.embedding import LoaderConfig, check_finite_features, extract_features, extract_raw_input_features
 from contraport.encoders import resolve_view_index
 from contraport.errors import UsageError, check, check_new_or_empty_folder, rename_argument, translate_write_errors
-from contraport.estimators.config import MAP_COMMAND_SPEC, MapOptions
+from contraport.estimators.command_options import MAP_COMMAND_SPEC, MapOptions
 from contraport.estimators.sne import SNE, TSNE
 from contraport.evaluation.report_arrays import ArraysByName, collect_item_arrays, fixed_random_positions
 from contraport.evaluation.split_loading import (

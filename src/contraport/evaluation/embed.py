@@ -28,7 +28,7 @@ from contraport.data.streams import Stream
 from contraport.embedding import LoaderConfig, check_views_fit_model, extract_features, iter_embedded_batches
 from contraport.encoders import Model
 from contraport.errors import UsageError, check, check_output_file, rename_argument, translate_write_errors
-from contraport.evaluation.config import EMBED_COMMAND_SPEC, EmbedOptions
+from contraport.evaluation.command_options import EMBED_COMMAND_SPEC, EmbedOptions
 from contraport.evaluation.split_loading import (
     SplitLoader,
     is_training_data,

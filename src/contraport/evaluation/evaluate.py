@@ -21,7 +21,7 @@ from contraport.embedding import RawInputEncoder
 from contraport.encoders import Model
 from contraport.encoders.builtin_networks import NgramCountsWithLearnedWeights
 from contraport.errors import UsageError, check, translate_write_errors
-from contraport.evaluation.config import (
+from contraport.evaluation.command_options import (
     EVALUATE_COMMAND_SPEC,
     EvaluateOptions,
     SeveralRunsEvaluateOptions,

@@ -14,7 +14,7 @@ from contraport.embedding import LoaderConfig, RawInputEncoder, check_views_fit_
 from contraport.encoders import Model
 from contraport.encoders.lora import with_merged_lora
 from contraport.errors import UsageError, check
-from contraport.evaluation.config import EvaluateOptions
+from contraport.evaluation.command_options import EvaluateOptions
 from contraport.evaluation.report_arrays import ArraysByName, compute_sample_plan_arrays
 from contraport.evaluation.split_loading import load_evaluation_splits, resolve_device
 from contraport.metrics.eval_context import EvalContext

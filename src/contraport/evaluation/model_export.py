@@ -20,7 +20,7 @@ from contraport.encoders import FeatureExtractor, Model, is_user_module_descript
 from contraport.encoders.model import is_model_folder
 from contraport.encoders.transformers_text_encoder import TransformersTextEncoder
 from contraport.errors import UsageError, check, check_creatable, import_optional, translate_write_errors
-from contraport.evaluation.config import EXPORT_COMMAND_SPEC, ExportOptions
+from contraport.evaluation.command_options import EXPORT_COMMAND_SPEC, ExportOptions
 from contraport.runs import as_run_folder
 from contraport.seeding import torch_generator
 

@@ -18,7 +18,7 @@ from contraport.data.split_digests import SplitDigests
 from contraport.data.streams import check_no_stream
 from contraport.encoders import Model, kind_from_shape, resolve_view_index
 from contraport.errors import UsageError, check
-from contraport.evaluation.config import EvaluateOptions
+from contraport.evaluation.command_options import EvaluateOptions
 from contraport.options import has_object_placeholder
 from contraport.runs import RunFolder
 from contraport.training.components.data_builder import build_dataset

@@ -15,7 +15,7 @@ from contraport._utils.formatting import join_names, pluralize
 from contraport.errors import check, check_output_file, translate_write_errors
 from contraport.metrics import Metric
 from contraport.plots.figure_setup import MASS_SCALE_ON_DARK, MASS_SCALE_ON_LIGHT
-from contraport.reporting.config import REPORT_COMMAND_SPEC, ReportOptions
+from contraport.reporting.command_options import REPORT_COMMAND_SPEC, ReportOptions
 from contraport.reporting.html_page_parts import PageAssets, Section, render_page
 from contraport.reporting.plotly_figures import to_script_json
 from contraport.reporting.reported_run import ReportedRun, load_runs, shorten_data_name

@@ -17,7 +17,7 @@ from contraport.evaluation.split_loading import resolve_device
 from contraport.features import Features, as_features
 from contraport.metrics.clustering import assign_kmeans_clusters
 from contraport.options import keep_deprecated_attributes
-from contraport.similarity_search.config import CLUSTER_COMMAND_SPEC, ItemClusteringOptions
+from contraport.similarity_search.command_options import CLUSTER_COMMAND_SPEC, ItemClusteringOptions
 from contraport.similarity_search.nearest_rows import (
     evenly_spaced_indices,
     iter_normalized_blocks,

@@ -16,7 +16,7 @@ from contraport._utils.object_reprs import format_html_rows
 from contraport.evaluation.split_loading import resolve_device
 from contraport.features import Features, as_features
 from contraport.options import keep_deprecated_attributes
-from contraport.similarity_search.config import DUPLICATES_COMMAND_SPEC, DuplicateSearchOptions
+from contraport.similarity_search.command_options import DUPLICATES_COMMAND_SPEC, DuplicateSearchOptions
 from contraport.similarity_search.nearest_rows import (
     COSINE_ROUNDING_ERROR,
     ApproximateFeatureIndex,

@@ -24,7 +24,7 @@ from contraport.embedding import LoaderConfig, check_views_fit_model, embed_data
 from contraport.encoders import Model, kind_from_shape
 from contraport.engine import LateInteraction
 from contraport.errors import UsageError, check, check_regular_file, rename_argument, translate_read_errors
-from contraport.evaluation.config import EmbedOptions
+from contraport.evaluation.command_options import EmbedOptions
 from contraport.evaluation.embed import embed_to_features
 from contraport.evaluation.split_loading import (
     SplitLoader,
@@ -37,7 +37,7 @@ from contraport.features import Features, as_features, read_features
 from contraport.options import keep_deprecated_attributes
 from contraport.runs import Run, RunFolder, as_run_folder
 from contraport.runs.run import check_run_folder
-from contraport.similarity_search.config import (
+from contraport.similarity_search.command_options import (
     NEIGHBORS_COMMAND_SPEC,
     SEARCH_COMMAND_SPEC,
     ItemSearchOptions,

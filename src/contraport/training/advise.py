@@ -18,7 +18,7 @@ from contraport.data.formats.tables import find_view_suggestion
 from contraport.data.streams import Stream
 from contraport.encoders.lite0 import are_lite0_weights_installed
 from contraport.errors import check
-from contraport.training.config import ADVISE_COMMAND_SPEC, AdviseOptions
+from contraport.training.command_options import ADVISE_COMMAND_SPEC, AdviseOptions
 
 MIN_IMAGES_TO_TRAIN_FROM_SCRATCH = 5_000
 """Number of images below which training from scratch generalizes poorly."""

@@ -31,6 +31,7 @@ from contraport.options import has_object_placeholder
 from contraport.runs import Run, RunFolder, default_run_path
 from contraport.training.callbacks.early_stopping import list_scheduled_metrics
 from contraport.training.callbacks.loggers import Logger, open_loggers
+from contraport.training.command_options import TRAIN_COMMAND_SPEC
 from contraport.training.components.assembly import TrainingComponents, build_components, check_component_settings
 from contraport.training.components.data_builder import (
     build_batch_loader,
@@ -41,7 +42,7 @@ from contraport.training.components.data_builder import (
 )
 from contraport.training.components.model_builder import load_initial_weights, with_defaults_from_weights
 from contraport.training.components.step_builder import build_objective
-from contraport.training.config import RECORDED_OPTIONS_BY_NAME, TRAIN_COMMAND_SPEC, Settings
+from contraport.training.config import RECORDED_OPTIONS_BY_NAME, Settings
 from contraport.training.epoch_end_metrics import EpochEndMetrics
 from contraport.training.feature_cache import with_cached_features
 from contraport.training.loop import Position

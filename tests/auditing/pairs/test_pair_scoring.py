@@ -9,7 +9,7 @@ from sklearn.metrics import roc_auc_score
 from tests.errors import raises_usage_error
 from torch import Tensor
 
-from contraport.auditing.config import STATISTIC_NAMES
+from contraport.auditing.command_options import STATISTIC_NAMES
 from contraport.auditing.pairs.canonical_maps import (
     NUM_FOLDS,
     RIDGE,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from contraport.errors import check
-from contraport.evaluation.config import check_metric_names
+from contraport.evaluation.command_options import check_metric_names
 from contraport.options import (
     TRAIN_AND_REPORT_EXTRAS,
     BaseOptions,
