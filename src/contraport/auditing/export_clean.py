@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from contraport._utils.files import atomic_write, stage_files, write_npz
 from contraport._utils.text_bytes import is_text_shape, tensor_to_texts
-from contraport.auditing.config import Cleaning
+from contraport.auditing.command_options import Cleaning
 from contraport.auditing.result import Audit
 from contraport.data import Dataset
 from contraport.data.coupling import COUPLING_VIEW_NAMES
