@@ -215,6 +215,10 @@ def test_entries_predict_the_seeds_that_would_decide(tmp_path: Path) -> None:
     assert seeds is not None
     assert 2 < seeds < MAX_PREDICTED_SEEDS
     assert [entries[name].num_seeds_to_decide for name in ("info-nce", "gca-ince", "iot", "gca-uot")] == [None] * 4
+    claims = [Claim(f"{name} is better", (name,), "info-nce") for name in ("rince", "gca-uot")]
+    verdicts = judge_claims(with_claims(grid, *claims), results_of(grid, values))
+    assert [one.outcome for one in verdicts] == [UNDECIDED] * 2
+    assert [one.num_seeds_to_decide is None for one in verdicts] == [False, True]
 
 
 def test_records_of_results_json_keep_their_keys() -> None:

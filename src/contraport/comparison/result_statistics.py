@@ -272,7 +272,7 @@ def build_table_entries(grid: Grid, results: JobAndResultByCell) -> list[TableEn
 def _predict_num_seeds_if_undecided(difference: PairedDifference, metric: Metric, *, comparisons: int) -> int | None:
     """Predict how many seeds would decide a difference, or None if decided.
 
-    It is decided if it is significant or negligible.
+    It is decided if it is significant or negligible. None too for a single seed, which allows no prediction.
     """
     negligible = NEGLIGIBLE_GAIN * metric.is_shown_in_percent
 
@@ -280,7 +280,7 @@ def _predict_num_seeds_if_undecided(difference: PairedDifference, metric: Metric
         return all(one.is_significant or -negligible < one.low <= one.high < negligible for one in differences)
 
     interval = difference.with_interval(comparisons=comparisons)
-    if interval is None or is_decided([interval]):
+    if interval is None or is_decided([interval]) or difference.num_seeds == 1:
         return None
     return predict_num_seeds_to_decide(is_decided, [difference], comparisons=comparisons)
 
@@ -329,7 +329,7 @@ def judge_claims(grid: Grid, results: JobAndResultByCell) -> list[ClaimVerdict]:
         negligible = NEGLIGIBLE_GAIN * metric.is_shown_in_percent
         judge = partial(classify_claim_outcome, requires_all=claim.requires_all, negligible_gain=negligible)
         verdict, seeds = judge(list(intervals.values())), None
-        if verdict == UNDECIDED and intervals:
+        if verdict == UNDECIDED and intervals and all(gain.num_seeds > 1 for gain in gains.values()):
             seeds = predict_num_seeds_to_decide(
                 lambda predicted, judge=judge: judge(predicted) != UNDECIDED,  # type: ignore[misc]
                 list(gains.values()),

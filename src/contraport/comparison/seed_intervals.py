@@ -204,20 +204,17 @@ def estimate_paired_difference(
 
 def predict_num_seeds_to_decide(
     is_decided: Callable[[Sequence[Difference]], bool], differences: Sequence[PairedDifference], *, comparisons: int
-) -> int | None:
+) -> int:
     """Predict how many seeds would decide a test if differences stay unchanged.
 
     It is `MAX_PREDICTED_SEEDS` if no smaller number would: there are too few test items, or the differences contradict
-    each other. It is None for a single seed, which cannot separate the variance of seeds from that of items.
+    each other. Each difference needs two seeds, as a single one cannot separate their variance from that of items.
 
     >>> difference = estimate_paired_difference(np.array([0.91, 0.93]), np.array([0.9, 0.9]))
     >>> predict_num_seeds_to_decide(lambda differences: differences[0].is_significant, [difference], comparisons=1)
     5
     """
-    numbers = [one.num_seeds for one in differences]
-    if min(numbers, default=1) < 2:
-        return None
-    fewest = max(numbers)  # rows with fewer seeds so far get as many
+    fewest = max(one.num_seeds for one in differences)  # rows with fewer seeds so far get as many
 
     def is_decided_by(seeds: int) -> bool:
         predicted = [one.with_interval(comparisons=comparisons, seeds=seeds) for one in differences]
