@@ -161,7 +161,7 @@ class ConvergedPotentials(NamedTuple):
 
     f: Tensor
     g: Tensor
-    iterations: int | None
+    iterations_if_eager: int | None
 
 
 def run_sinkhorn_to_convergence(

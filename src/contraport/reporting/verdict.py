@@ -117,11 +117,11 @@ def _describe_best_run(metric: Metric, runs: Sequence[ReportedRun]) -> str:
     }
     if len(leads) < len(others):
         end = "highest" if metric.better_direction == "higher" else "lowest"
-        return f"{best.name} has the {end} value on {name}, {_format_value(best, metric)}; no interval is known."
+        return f"{best.name} has the {end} value on {name}, {_format_metric_value(best, metric)}; no interval is known."
     if len(others) == 1:
         ((other, lead),) = leads.items()
         size = metric.format_difference(lead)
-        high, low = (_format_value(run, metric) for run in ranked)
+        high, low = (_format_metric_value(run, metric) for run in ranked)
         if lead.is_significant:
             return f"{best.name} is better than {other} on {name}, {high} against {low}: by {size}."
         return f"{best.name} and {other} do not differ significantly on {name}, {high} and {low}: {size}."
@@ -184,7 +184,7 @@ def _describe_baseline_comparison(metric: Metric, run: ReportedRun) -> str:
     parts = [f"significantly better {', and '.join(better)}"] if better else []
     parts += [f"significantly worse {', and '.join(worse)}"] if worse else []
     parts += [f"not significantly different from {', nor from '.join(neither)}"] if neither else []
-    value = f"{run.name} has {_format_value(run, metric)} on {metric.title_in_sentence}"
+    value = f"{run.name} has {_format_metric_value(run, metric)} on {metric.title_in_sentence}"
     return f"{value}: {'; '.join(parts)}." if parts else f"{value}."
 
 
@@ -249,7 +249,7 @@ def _find_difference_positive_if_better(
     return difference if difference is None or metric.better_direction == "higher" else -difference
 
 
-def _format_value(run: ReportedRun, metric: Metric) -> str:
+def _format_metric_value(run: ReportedRun, metric: Metric) -> str:
     """Format a metric of the trained encoder with a proper minus sign."""
     value = run.metric_value(metric.key)
     assert value is not None  # headline metrics were evaluated for every run

@@ -102,13 +102,14 @@ class _DryRunBatches:
     With a feature cache the views are random features, since the values do not affect the timing.
     """
 
-    def __init__(self, settings: Settings, components: TrainingComponents, draws: int) -> None:
+    def __init__(self, settings: Settings, components: TrainingComponents) -> None:
         model, views = components.module.model, components.module.views
         widths = [model.tower(view).num_features for view in range(len(views.shapes))]
         self.batch_sampler = components.batches.batch_sampler
         self._batches = components.batches
         self._number = DRY_RUN_TOTAL_STEPS * settings.grad_accum_steps
-        self._feature_shapes = [(draws, width) for width in widths] if draws > 0 else None
+        cached_draws = count_cached_draws(settings)
+        self._feature_shapes = [(cached_draws, width) for width in widths] if cached_draws > 0 else None
 
     def __len__(self) -> int:
         return self._number
@@ -139,7 +140,7 @@ def train_timed_steps(settings: Settings, components: TrainingComponents) -> Dry
         encoded_batches = draws * len(components.dataset) / settings.batch_size
         feature_cache_seconds = encoded_batches * _measure_batch_encoding_seconds(components, device, bars)
         module.uses_cached_features = True
-    timer, batches = _StepTimer(bars), cast(BatchLoader, _DryRunBatches(settings, components, draws))
+    timer, batches = _StepTimer(bars), cast(BatchLoader, _DryRunBatches(settings, components))
     loop = build_loop(settings, module, batches, device, [timer], steps_per_epoch=components.steps_per_epoch)
     loop.epochs = 1
     try:
