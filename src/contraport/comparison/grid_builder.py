@@ -293,7 +293,7 @@ def expand_rows(rows: Sequence[Row], option_values: Sequence[str]) -> tuple[Row,
     return expanded
 
 
-_OPTION_AND_DEFAULT_BY_WORD = {
+_OPTION_AND_DEFAULT_BY_SETTING_WORD = {
     "corrupt": ("corrupt", "noise:3"),
     "mismatched": ("mismatch", "0.2"),
     "domains": ("domains", "style"),
@@ -301,7 +301,7 @@ _OPTION_AND_DEFAULT_BY_WORD = {
 }
 """Option of `contraport.train` and its default value, by word of a setting such as "strong+mismatched"."""
 
-_SETTING_WORDS = ("plain", *AUGMENT_NAMES, *_OPTION_AND_DEFAULT_BY_WORD)
+_SETTING_WORDS = ("plain", *AUGMENT_NAMES, *_OPTION_AND_DEFAULT_BY_SETTING_WORD)
 """Words in the name of a setting such as "strong+mismatched": augmentations and options."""
 
 
@@ -332,7 +332,7 @@ def parse_setting_name_and_options(
         if name in AUGMENT_NAMES:
             options["augment"] = part
         elif name != "plain":
-            option, default = _OPTION_AND_DEFAULT_BY_WORD[name]
+            option, default = _OPTION_AND_DEFAULT_BY_SETTING_WORD[name]
             options[option] = parse_setting_value(strip_quotes(rest or default))
     check_train_options(f"settings: {value}", options)
     return "+".join(parts), options

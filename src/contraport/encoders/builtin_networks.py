@@ -53,7 +53,7 @@ class Projector(nn.Sequential):
     def __init__(self, in_features: int, hidden_features: int, out_features: int, layers: int = 2) -> None:
         check_integer("layers", layers)
         widths = [in_features, *[hidden_features] * (layers - 1)]
-        hidden = [layer for inputs, outputs in pairwise(widths) for layer in build_dense_block_layers(inputs, outputs)]
+        hidden = [layer for inputs, outputs in pairwise(widths) for layer in build_linear_norm_relu(inputs, outputs)]
         super().__init__(*hidden, nn.Linear(widths[-1], out_features))
 
     def forward(self, features: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ class Decoder(nn.Sequential):
 
     def __init__(self, in_features: int, shape: tuple[int, ...]) -> None:
         super().__init__(
-            *build_dense_block_layers(in_features, MLP_HIDDEN_WIDTH),
+            *build_linear_norm_relu(in_features, MLP_HIDDEN_WIDTH),
             nn.Linear(MLP_HIDDEN_WIDTH, math.prod(shape)),
             nn.Unflatten(1, shape),
         )
@@ -91,8 +91,8 @@ class MLP(nn.Module):
         check(len(shape) > 0, "encoder: 'mlp' takes numbers, got texts; use 'small-text'.", "shape")
         self.layers = nn.Sequential(
             nn.Flatten(),
-            *build_dense_block_layers(math.prod(shape), MLP_HIDDEN_WIDTH),
-            *build_dense_block_layers(MLP_HIDDEN_WIDTH, MLP_HIDDEN_WIDTH),
+            *build_linear_norm_relu(math.prod(shape), MLP_HIDDEN_WIDTH),
+            *build_linear_norm_relu(MLP_HIDDEN_WIDTH, MLP_HIDDEN_WIDTH),
             nn.Linear(MLP_HIDDEN_WIDTH, self.num_features),
         )
 
@@ -256,9 +256,9 @@ class _DilatedResidualBlock(nn.Module):
         return steps + residual
 
 
-def build_dense_block_layers(inputs: int, outputs: int) -> list[nn.Module]:
+def build_linear_norm_relu(in_features: int, out_features: int) -> list[nn.Module]:
     """Build a linear layer, batch norm and ReLU."""
-    return [nn.Linear(inputs, outputs, bias=False), nn.BatchNorm1d(outputs), nn.ReLU(inplace=True)]
+    return [nn.Linear(in_features, out_features, bias=False), nn.BatchNorm1d(out_features), nn.ReLU(inplace=True)]
 
 
 def _check_item_shape(encoder: str, shape: tuple[int, ...], num_dimensions: int, expected: str) -> None:
@@ -401,7 +401,7 @@ class SmallText(nn.Module):
         self.hasher = WordAndNgramHasher()
         self.table = nn.Embedding(NUM_HASH_BUCKETS, HASH_EMBEDDING_WIDTH)
         self.layers = nn.Sequential(
-            *build_dense_block_layers(self.num_features, MLP_HIDDEN_WIDTH),
+            *build_linear_norm_relu(self.num_features, MLP_HIDDEN_WIDTH),
             nn.Linear(MLP_HIDDEN_WIDTH, self.num_features),
         )
 

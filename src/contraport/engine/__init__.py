@@ -19,7 +19,12 @@ from contraport.engine.backends import (
     explain_backend,
     precision,
 )
-from contraport.engine.constant_tensor_cache import WriteDetectingCacheEntry, cached, constant_vector, traceable_log
+from contraport.engine.constant_tensor_cache import (
+    WriteDetectingCacheEntry,
+    cached_until_written,
+    constant_vector,
+    traceable_log,
+)
 from contraport.engine.custom_op import HostLoop, run_host_loop
 from contraport.engine.half_steps import HalfStepSpec, Relaxation
 from contraport.engine.kernel_link_functions import (
@@ -65,11 +70,11 @@ __all__ = [
     "LinearOperator", "Link", "LinkPlusLogCost", "LogKernel", "LogOfFunction", "LogOnePlusHinge", "LogPower",
     "LogSoftplus", "MatrixLogKernel", "PolynomialTailLink", "RationalQuadratic", "Relaxation", "RingLogKernel",
     "Shards", "SimilarityExclusion", "StudentT", "TemperatureLike", "WriteDetectingCacheEntry", "autocast_disabled",
-    "backend", "cached", "check_not_in_torch_func", "checkpoint_row_blocks", "choose_backend_name", "column_log_sums",
-    "communication_dtype", "constant_vector", "create_shardable_scalar_parameter", "current_exchange",
-    "disable_autocast_in_backward", "exchange", "explain_backend", "fixed_plan_row_costs", "gather_scalar_parameter",
-    "is_in_torch_func", "normalize", "normalized_rows_and_divisors", "precision", "row_log_sums", "run_half_steps",
-    "run_host_loop", "run_sinkhorn_to_convergence", "traceable_log",
+    "backend", "cached_until_written", "check_not_in_torch_func", "checkpoint_row_blocks", "choose_backend_name",
+    "column_log_sums", "communication_dtype", "constant_vector", "create_shardable_scalar_parameter",
+    "current_exchange", "disable_autocast_in_backward", "exchange", "explain_backend", "fixed_plan_row_costs",
+    "gather_scalar_parameter", "is_in_torch_func", "normalize", "normalized_rows_and_divisors", "precision",
+    "row_log_sums", "run_half_steps", "run_host_loop", "run_sinkhorn_to_convergence", "traceable_log",
 ]  # fmt: skip
 
 __getattr__ = keep_deprecated_module_names(
@@ -83,5 +88,5 @@ __getattr__ = keep_deprecated_module_names(
     exchange_dtype="communication_dtype", parameter_value="gather_scalar_parameter",
     scalar_parameter="create_shardable_scalar_parameter", CostWeightedLink="LinkPlusLogCost",
     LogHinge="LogOnePlusHinge", create_scalar_parameter="create_shardable_scalar_parameter",
-    CacheEntry="WriteDetectingCacheEntry",
+    CacheEntry="WriteDetectingCacheEntry", cached="cached_until_written",
 )  # fmt: skip

@@ -27,7 +27,7 @@ from contraport.objectives import Loss
 from contraport.runs import RunFolder
 from contraport.seeding import torch_generator
 
-THUMBNAIL_SIDE_PIXELS = 32
+PLOTTED_THUMBNAIL_SIDE_PIXELS = 32
 """Width and height of the thumbnail of a point or of a view in a plan."""
 
 MAX_SAVED_WORST_ITEMS = 10
@@ -84,7 +84,7 @@ def collect_item_arrays(dataset: Dataset, positions: Tensor) -> ArraysByName:
         arrays["domain_names"] = np.array(dataset.domain_names, dtype=np.str_)
     views = dataset.__getitems__(positions.tolist()).views
     if dataset.is_first_view_image:
-        arrays["thumbnails"] = make_image_thumbnails(views[0], THUMBNAIL_SIDE_PIXELS)
+        arrays["thumbnails"] = make_image_thumbnails(views[0], PLOTTED_THUMBNAIL_SIDE_PIXELS)
     text = next((view for view, shape in zip(views, dataset.shapes, strict=True) if is_text_shape(shape)), None)
     if text is not None:
         arrays["texts"] = np.array([words[:160] for words in tensor_to_texts(text)], dtype=np.str_)
@@ -142,7 +142,7 @@ def compute_sample_plan_arrays(
         arrays["plan_view_names"] = np.array(dataset.view_names[:2], dtype=np.str_)
     if all(len(shape) == 3 for shape in views.shapes[:2]):
         for number, view in enumerate(made[:2]):
-            arrays[f"plan_view_{number + 1}"] = make_image_thumbnails(view.cpu(), THUMBNAIL_SIDE_PIXELS)
+            arrays[f"plan_view_{number + 1}"] = make_image_thumbnails(view.cpu(), PLOTTED_THUMBNAIL_SIDE_PIXELS)
     return arrays
 
 

@@ -96,16 +96,16 @@ class DuplicatesResult(list[DuplicateGroup]):
     def __init__(
         self,
         groups: Iterable[DuplicateGroup],
-        items: int,
+        num_items: int,
         pairs_below_threshold: Sequence[NearestPair] = (),
         proposed_threshold: float | None = None,
-        notes: Sequence[str] = (),
+        threshold_notes: Sequence[str] = (),
     ) -> None:
         super().__init__(groups)
-        self.num_items = items
+        self.num_items = num_items
         self.pairs_below_threshold = pairs_below_threshold
         self.proposed_threshold = proposed_threshold
-        self.threshold_notes = notes
+        self.threshold_notes = threshold_notes
 
     def __str__(self) -> str:
         return f"{pluralize(len(self), 'group')} of duplicates among {pluralize(self.num_items, 'item')}"
@@ -193,10 +193,10 @@ def _build_duplicate_groups(labels: np.ndarray, features: Features) -> list[Dupl
     ]
 
 
-def _format_below(cosine: float, threshold: float) -> str:
+def _format_cosine_below(cosine: float, threshold: float) -> str:
     """Format a cosine so that rounding does not raise it to the threshold.
 
-    >>> _format_below(0.98, 0.999), _format_below(0.99896, 0.999), _format_below(0.5 - 2**-40, 0.5)
+    >>> _format_cosine_below(0.98, 0.999), _format_cosine_below(0.99896, 0.999), _format_cosine_below(0.5 - 2**-40, 0.5)
     ('0.9800', '0.99896', '0.499999999999')
     """
     texts = (f"{cosine:.{decimals}f}" for decimals in range(4, 18))  # 17 decimals are exact
@@ -216,7 +216,7 @@ def _describe_pairs_below_threshold(
         numbers = join_names([f"{count:,} from {low:g} to {high:g}" for count, low, high in ranges])
         notes.append(f"Nearest pairs below the threshold, by cosine similarity: {numbers}.")
     elif len(below) > 0:
-        largest = _format_below(below[0], threshold)
+        largest = _format_cosine_below(below[0], threshold)
         notes.append(f"The largest cosine similarity below the threshold of {threshold:g} is {largest}.")
     if proposed_threshold is not None:
         linked = cosines >= proposed_threshold
@@ -268,7 +268,7 @@ def _write_duplicates_page(path: str | Path, features: Features, result: Duplica
         sections.append(CardSection(f"Group {number}", shown, (pluralize(len(cards), "item"),), more))
     for number, pair in enumerate(result.pairs_below_threshold, start=1):
         cards = [ItemCard(position, features.item_title(position)) for position in pair.positions]
-        notes = f"cosine {_format_below(pair.similarity, threshold)}", "below the threshold"
+        notes = f"cosine {_format_cosine_below(pair.similarity, threshold)}", "below the threshold"
         sections.append(CardSection(f"Near duplicates {number}", cards, notes))
     write_cards_page(path, features, str(result), " ".join([*lead, *result.threshold_notes]), sections)
 

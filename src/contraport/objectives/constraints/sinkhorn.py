@@ -18,7 +18,7 @@ from contraport.engine import (
     Geometry,
     HalfStepSpec,
     Relaxation,
-    cached,
+    cached_until_written,
     run_half_steps,
     run_sinkhorn_to_convergence,
 )
@@ -236,7 +236,7 @@ def _build_plan(
     )
 
 
-@cached
+@cached_until_written
 def _build_half_steps(axes: tuple[Axis, ...], directions: int, has_initial: bool) -> tuple[HalfStepSpec, ...]:
     """Build the half-steps of one direction, or of both in alternation.
 
