@@ -258,7 +258,7 @@ def held_out_domain_accuracy_per_item(context: EvalContext) -> ItemValues:
     headline=(10,),  # few rows have one partner only, so that recall@1 is bounded; 50 may be most of the columns
 )
 def link_recall_result(context: EvalContext, number: int) -> MetricResult:
-    """Share of test pairs whose column is among the row's k nearest.
+    """Share of test pairs whose column has rank k or better for the row.
     The row's training columns are left out.
     """
     values = context.column_ranking.row_recall_pseudovalues_at(number)
@@ -330,7 +330,7 @@ def new_row_recall(context: EvalContext, number: int) -> float:
     numbers=(1, 5, 10),
 )
 def retrieval_hits_result(context: EvalContext, number: int) -> MetricResult:
-    """Share of test items whose other view is among the k nearest.
+    """Share of test items whose other view has rank k or better.
     It is averaged over the retrieval directions.
     """
     return intervals.MetricResult(
@@ -344,7 +344,7 @@ def retrieval_hits_result(context: EvalContext, number: int) -> MetricResult:
     "Median rank",
     group="retrieval",
     better="lower",
-    unit="rank",
+    unit="position among the candidates",
     value_format="{:.1f}",
     requires=(REQUIRES_NO_LINK_DATA, REQUIRES_COMPARABLE_VIEWS, REQUIRES_STORED_AUGMENTATION),
 )
