@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 import contraport.theory  # noqa: F401  (defines all components)
-from contraport._utils.object_reprs import NonDefaultsReprMixin
+from contraport._utils.formatting import NonDefaultsReprMixin
 
 
 def subclasses_of(kind):

@@ -1,4 +1,4 @@
-"""Formatting of numbers, names, shapes and options for messages and logs."""
+"""Formatting of numbers, names, shapes and options for messages, logs and reprs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import MISSING, fields
 from typing import Any
 
 _USES_FLAG_STYLE: ContextVar[bool] = ContextVar("use_flag_style", default=False)
@@ -170,3 +171,16 @@ def describe_items_of_shape(shape: Sequence[int]) -> str:
     ('items of shape (3, 8, 8)', 'texts')
     """
     return f"items of shape {tuple(shape)}" if len(shape) > 0 else "texts"
+
+
+class NonDefaultsReprMixin:
+    """Dataclass mixin whose repr shows only the settings that differ from their defaults."""
+
+    def __repr__(self) -> str:
+        instance: Any = self
+        settings = [
+            f"{field.name}={getattr(instance, field.name)!r}"
+            for field in fields(instance)
+            if field.repr and (field.default is MISSING or getattr(instance, field.name) != field.default)
+        ]
+        return f"{type(self).__name__}({', '.join(settings)})"

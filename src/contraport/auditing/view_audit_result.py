@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from contraport._utils.files import write_json, write_npz
 from contraport._utils.formatting import format_percent, join_names
-from contraport._utils.object_reprs import format_html_rows
+from contraport._utils.notebook_tables import format_html_rows
 from contraport.auditing.export_clean import dataset_to_arrays
 from contraport.auditing.pairs.view_log_odds import (
     estimate_view_noise_rates,

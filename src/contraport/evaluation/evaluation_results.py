@@ -7,7 +7,7 @@ from html import escape
 from typing import Any, NamedTuple
 
 from contraport._utils.formatting import pluralize
-from contraport._utils.object_reprs import format_html_rows
+from contraport._utils.notebook_tables import format_html_rows
 from contraport.metrics import collect_metrics_for_display
 from contraport.metrics.intervals import Difference
 from contraport.metrics.registry import BASELINE_TITLES, INITIAL_ENCODER_BASELINE_TITLES

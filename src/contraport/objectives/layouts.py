@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 import torch
 from torch import Tensor
 
-from contraport._utils.object_reprs import NonDefaultsReprMixin
+from contraport._utils.formatting import NonDefaultsReprMixin
 from contraport.distributed import current_processes
 from contraport.engine import (
     Geometry,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from contraport._utils.lazy_imports import import_object
-from contraport._utils.object_reprs import format_html_mapping
+from contraport._utils.notebook_tables import format_html_mapping
 from contraport.errors import UsageError, add_hint_if_missing, check
 from contraport.objectives.constraints import Constraint
 from contraport.objectives.matching_problem import send_error_to_processes

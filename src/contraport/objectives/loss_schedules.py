@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
-from contraport._utils.object_reprs import NonDefaultsReprMixin
+from contraport._utils.formatting import NonDefaultsReprMixin
 from contraport._utils.spec_parser import build_from_spec, parse_spec
 from contraport.errors import UsageError, check_integer, check_type
 from contraport.objectives.constraints import (

@@ -19,7 +19,7 @@ import yaml
 from contraport._utils.files import read_npz_arrays
 from contraport._utils.formatting import format_options, pluralize
 from contraport._utils.lazy_imports import import_object
-from contraport._utils.object_reprs import format_html_mapping
+from contraport._utils.notebook_tables import format_html_mapping
 from contraport.errors import UsageError, check, check_regular_file, one_line_reason
 from contraport.options import (
     accept_deprecated_keywords,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from contraport._utils.formatting import pluralize
-from contraport._utils.object_reprs import format_html_rows
+from contraport._utils.notebook_tables import format_html_rows
 from contraport.errors import check
 from contraport.evaluation.split_loading import resolve_device
 from contraport.features import Features, as_features

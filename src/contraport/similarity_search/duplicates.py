@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from contraport._utils.formatting import format_options, join_names, pluralize
-from contraport._utils.object_reprs import format_html_rows
+from contraport._utils.notebook_tables import format_html_rows
 from contraport.evaluation.split_loading import resolve_device
 from contraport.features import Features, as_features
 from contraport.options import keep_deprecated_attributes

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from contraport._utils.files import read_npy_array
 from contraport._utils.formatting import format_options, join_names
-from contraport._utils.object_reprs import format_html_rows
+from contraport._utils.notebook_tables import format_html_rows
 from contraport._utils.text_bytes import is_text_shape
 from contraport.data import Dataset, from_arrays
 from contraport.data.image_decoding import IMAGE_SUFFIXES, ImageFiles, decode_images, find_decoding_error_message

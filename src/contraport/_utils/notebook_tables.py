@@ -1,11 +1,9 @@
-"""HTML tables that represent objects in notebooks, and a short repr of dataclasses."""
+"""HTML tables that represent objects in notebooks."""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields
-from typing import Any
 
 
 def format_html_mapping(title: str, rows: Mapping[str, object], note: str = "") -> str:
@@ -42,16 +40,3 @@ def _format_table(title: str, lines: Sequence[str], notes: Sequence[str], *, col
     ends = [f"<tr>{_format_cell('td', note, columns)}</tr>" for note in notes]
     caption = f'<caption style="text-align: left; font-weight: bold">{html.escape(title)}</caption>'
     return f"<table>{caption}{''.join(lines)}{''.join(ends)}</table>"
-
-
-class NonDefaultsReprMixin:
-    """Dataclass mixin whose repr shows only the settings that differ from their defaults."""
-
-    def __repr__(self) -> str:
-        instance: Any = self
-        settings = [
-            f"{field.name}={getattr(instance, field.name)!r}"
-            for field in fields(instance)
-            if field.repr and (field.default is MISSING or getattr(instance, field.name) != field.default)
-        ]
-        return f"{type(self).__name__}({', '.join(settings)})"
