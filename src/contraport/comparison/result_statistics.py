@@ -209,7 +209,7 @@ def _collect_cell_values(grid: Grid, results: JobAndResultByCell, row: Row, colu
     return CellValues(tuple(by_seed), values, np.stack(arrays) if is_complete else None)
 
 
-def list_cells_without_seed_variance(grid: Grid, results: JobAndResultByCell) -> list[str]:
+def list_differences_without_seed_variance(grid: Grid, results: JobAndResultByCell) -> list[str]:
     """List each "row on column" whose difference has unknown variance between seeds.
 
     The list is empty if the table is large enough for a prior of the variance between seeds.

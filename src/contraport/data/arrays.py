@@ -107,7 +107,7 @@ def from_arrays(
     )
 
 
-def _is_text_array(array: Any) -> bool:
+def _is_object_vector(array: Any) -> bool:
     """Return whether an array is one-dimensional and holds Python objects, such as texts."""
     return isinstance(array, np.ndarray) and array.dtype == np.object_ and array.ndim == 1
 
@@ -126,8 +126,8 @@ def _build_view_store(argument: str, view: Any, *, absent: np.ndarray | None, co
         return store
     if absent is not None:
         view, copy = view.copy(), False
-        view[absent] = "" if _is_text_array(view) else 0
-    if not _is_text_array(view):
+        view[absent] = "" if _is_object_vector(view) else 0
+    if not _is_object_vector(view):
         return ArrayStore((as_view_tensor(argument, view, copy=copy),))
     if absent is None:
         check_nonblank_texts(argument, view)
@@ -146,7 +146,7 @@ def _check_or_infer_present_mask(views: list[Any], present: ArrayLikeOrTensor | 
     if present is None:
         missing = []
         for array in arrays:
-            if _is_text_array(array):
+            if _is_object_vector(array):
                 missing.append(np.array([not text.strip() for text in array], dtype=np.bool_))
             elif array.dtype.kind != "f" or array.ndim < 2 or array.size == 0:
                 missing.append(np.zeros(len(array), dtype=np.bool_))

@@ -23,7 +23,7 @@ from contraport.metrics.probes import fit_linear_probe
 from contraport.metrics.retrieval import (
     CLASS_PROMPT_TEMPLATES,
     MAX_COMPARED_PAIRS,
-    RETRIEVAL_TEST_SAMPLE_SIZE,
+    NUM_SAMPLED_RETRIEVAL_ITEMS,
     ColumnRanking,
     build_class_prompts,
     compute_unit_class_embeddings,
@@ -261,7 +261,7 @@ class EvalContext:
     @cached_property
     def retrieval_sample_positions(self) -> np.ndarray[Any, Any] | None:
         """Positions of the test items that retrieval ranks, None for all."""
-        return self.find_test_sample_positions(RETRIEVAL_TEST_SAMPLE_SIZE, len(self.test))
+        return self.find_test_sample_positions(NUM_SAMPLED_RETRIEVAL_ITEMS, len(self.test))
 
     def find_test_sample_positions(self, sample_size: int, num_candidates: int) -> np.ndarray[Any, Any] | None:
         """Return the positions of a random test sample, or None for all.

@@ -32,7 +32,7 @@ POINTS_CHECKED_AT_A_TIME = 2**13  # points whose numbers are checked at a time t
 TILE_SIZE = 1_024
 """Number of rows and of columns of a tile of cosines that ranks are counted in: it fits the cache of a processor."""
 
-RETRIEVAL_TEST_SAMPLE_SIZE = 20_000
+NUM_SAMPLED_RETRIEVAL_ITEMS = 20_000
 """Number of test items that retrieval ranks, drawn at random, if all exceed `MAX_COMPARED_PAIRS`."""
 
 MAX_COMPARED_PAIRS = 10**9

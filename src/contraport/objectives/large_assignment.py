@@ -234,7 +234,7 @@ def _iterate_part_indices(
             yield indices
             continue
         cut = len(indices[0]) * (parts // 2) // parts
-        orders = _argsort_into_two_parts(
+        orders = _argsort_into_matching_parts(
             [side[index] for side, index in zip(sides, indices, strict=True)], cut, generator
         )
         indices = [index[order] for index, order in zip(indices, orders, strict=True)]
@@ -242,7 +242,7 @@ def _iterate_part_indices(
         stack.append(([index[cut:] for index in indices], parts - parts // 2))
 
 
-def _argsort_into_two_parts(sides: Sequence[Tensor], first_size: int, generator: torch.Generator) -> list[Tensor]:
+def _argsort_into_matching_parts(sides: Sequence[Tensor], first_size: int, generator: torch.Generator) -> list[Tensor]:
     """Return indices that sort each set's points, (n,), into two parts.
 
     The first part has `first_size` points. One set is sorted along a random direction. Of two sets, the first parts

@@ -12,7 +12,7 @@ from contraport.theory.alpha_cl import (
     train_linear_encoder,
 )
 from contraport.theory.augmentation_targets import AugmentationTargets, compute_augmentation_targets
-from contraport.theory.entropic_transport import (
+from contraport.theory.entropic_transport_examples import (
     ConstraintComparison,
     Coupling,
     Couplings1D,

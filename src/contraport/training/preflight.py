@@ -153,7 +153,7 @@ def log_preflight_warnings(
         )
     for warning in filter(None, warnings):
         log.warning("%s", warning)
-    if not settings.resume and (note := find_ngram_baseline_note(settings, dataset, module.model)) is not None:
+    if not settings.resume and (note := find_ngram_recall_note(settings, dataset, module.model)) is not None:
         log.info("%s", note)
     if not settings.resume and (note := find_columns_as_time_steps_note(dataset)) is not None:
         log.info("%s", note)
@@ -239,7 +239,7 @@ def find_default_objective_warning(dataset: Dataset, explicit_options: Mapping[s
     return f"objective: nt-xent, the default. For these data use {best.options}: {best.reason} See contraport advise."
 
 
-def find_ngram_baseline_note(settings: Settings, dataset: Dataset, model: Model) -> str | None:
+def find_ngram_recall_note(settings: Settings, dataset: Dataset, model: Model) -> str | None:
     """Return a note with the recall@1 of raw n-gram counts, or None.
 
     None for other data, for given initial weights, and for an encoder that begins at the counts.

@@ -264,7 +264,7 @@ def dataset_from_rows(
         _build_view(part, names, folder, where, may_be_texts=names[0] not in roles.possible_file_columns)
         for part, names in zip(view_rows, views_of_columns, strict=True)
     ]
-    files = _find_image_path_or_row_number(views, present, source_rows, where)
+    files = _find_image_paths_or_row_numbers(views, present, source_rows, where)
     message = f"columns: {where}: keys: must not be given, as image files are named by their paths."
     check(files is None or (columns or {}).get("keys") is None, message, "conflict")
     items = ItemMetadata(
@@ -321,7 +321,7 @@ def infer_roles_from_values(rows: TableRows, columns: Mapping[str, Any] | None, 
     raise UsageError(message, kind="ambiguous_columns")
 
 
-def _find_image_path_or_row_number(
+def _find_image_paths_or_row_numbers(
     views: Sequence[UndecodedItemsOrStore], present: np.ndarray | None, source_rows: Positions, where: str
 ) -> Sequence[str] | None:
     """Return the path of each row's first image, else its row number."""

@@ -105,10 +105,10 @@ class FailedStepRecorder(FiniteGuard):
         self._unread.append([*self._losses, loop.grad_norm])
         self._losses = []
         if len(self._unread) >= self.steps_between_checks:
-            self._check_unread_steps()
+            self._restart_if_not_finite()
 
     def before_save(self, loop: Loop) -> None:
-        self._check_unread_steps()
+        self._restart_if_not_finite()
         self._has_checkpoint = True
 
     @property
@@ -116,7 +116,7 @@ class FailedStepRecorder(FiniteGuard):
         """True if steps are checked before updates, as while no checkpoint exists."""
         return self.steps_between_checks == 1 or not self._has_checkpoint
 
-    def _check_unread_steps(self) -> None:
+    def _restart_if_not_finite(self) -> None:
         """Raise `RestartFromLastCheckpoint` if an unread loss or gradient is not finite."""
         tensors, self._unread = [tensor for step in self._unread for tensor in step], []
         if tensors and not all(map(math.isfinite, to_floats(tensors))):
