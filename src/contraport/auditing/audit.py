@@ -79,7 +79,7 @@ def audit(values: dict[str, Any]) -> Audit | Any:
     views = tuple(resolve_view_index("given_views", view, names, full.shapes) for view in chosen or range(len(names)))
     check(len(set(views)) == len(views), f"given_views: must be different views, got {list(chosen)}.", "same")
     dataset = full.select_views(views) if chosen else full
-    check_auditable_dataset(dataset, data=options.data, columns=options.columns)
+    check_auditable_dataset(dataset, data=options.data, declared_roles=options.columns)
     _check_cleanings(options, dataset)
     try:
         with _open_output_folder(options, dataset) as folder:

@@ -152,11 +152,11 @@ def _embed_to_file(options: EmbedOptions, out: Path, output_function: Callable[.
 
     `output_function` is that of `embed_to_features`.
     """
-    rank, processes = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
-    path = out if processes == 1 else shard_path(out, rank, processes)
-    _check_output(options, path, processes)
-    has_shards = processes > 1 or options.shard_items is not None
-    older = list_conflicting_files(out, processes if processes > 1 else None) if has_shards else []
+    rank, num_processes = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
+    path = out if num_processes == 1 else shard_path(out, rank, num_processes)
+    _check_output_path(options, path, num_processes)
+    has_shards = num_processes > 1 or options.shard_items is not None
+    older = list_conflicting_files(out, num_processes if num_processes > 1 else None) if has_shards else []
     for file in older:
         check_output_file("out", file, overwrite=options.overwrite)
     run = as_run_folder(options.run)
@@ -180,7 +180,7 @@ def _embed_to_file(options: EmbedOptions, out: Path, output_function: Callable[.
     loader_config = LoaderConfig(options.batch_size, device, options.num_workers, bars)
     model_output = None if output_function is None else partial(output_function, model)
     with open_feature_buffer(path) as buffer:
-        for dataset in _slice_datasets_for_rank(datasets, rank, processes):
+        for dataset in _slice_datasets_for_rank(datasets, rank, num_processes):
             for features, batch in iter_embedded_batches(
                 model, dataset, build_unaugmented_views(settings, dataset), loader_config, model_output
             ):
@@ -205,13 +205,13 @@ def _embed_to_file(options: EmbedOptions, out: Path, output_function: Callable[.
     return path
 
 
-def _check_output(options: EmbedOptions, path: Path, processes: int) -> None:
+def _check_output_path(options: EmbedOptions, path: Path, num_processes: int) -> None:
     """Raise `UsageError` if the output file cannot be written."""
     suffixes = join_names(SUPPORTED_SUFFIXES, "or")
     check(path.suffix in SUPPORTED_SUFFIXES, f"out: must end in {suffixes}, got {path.name!r}.", "suffix")
     check_output_file("out", path, overwrite=options.overwrite)
     message = "shard_items: cannot be combined with several processes, each of which writes one shard."
-    check(options.shard_items is None or processes == 1, message, "conflict")
+    check(options.shard_items is None or num_processes == 1, message, "conflict")
 
 
 def _load_datasets(run: RunFolder, loader: SplitLoader, options: EmbedOptions) -> list[Dataset]:
@@ -244,15 +244,16 @@ def _select_view_of_distinct_items(
     return distinct
 
 
-def _slice_datasets_for_rank(datasets: Sequence[Dataset], rank: int, processes: int) -> list[Dataset]:
+def _slice_datasets_for_rank(datasets: Sequence[Dataset], rank: int, num_processes: int) -> list[Dataset]:
     """Return the slices of the datasets that process `rank` embeds."""
-    if processes == 1:
+    if num_processes == 1:
         return list(datasets)
     is_stream = any(isinstance(dataset, Stream) for dataset in datasets)
-    check(not is_stream, f"data: a stream cannot be divided among {processes} processes.", "stream")
+    check(not is_stream, f"data: a stream cannot be divided among {num_processes} processes.", "stream")
     items = sum(len(dataset) for dataset in datasets)
-    check(items >= processes, f"data: {items} items cannot be divided among {processes} processes.", "too_few_items")
-    start, stop = items * rank // processes, items * (rank + 1) // processes
+    message = f"data: {items} items cannot be divided among {num_processes} processes."
+    check(items >= num_processes, message, "too_few_items")
+    start, stop = items * rank // num_processes, items * (rank + 1) // num_processes
     parts, offset = [], 0
     for dataset in datasets:
         first, last = max(start - offset, 0), min(stop - offset, len(dataset))

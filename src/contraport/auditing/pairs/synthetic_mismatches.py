@@ -81,14 +81,14 @@ class DatasetWithAppendedDecoys(Dataset):
 
 
 def add_decoys(
-    dataset: Dataset, *, seed: int, data: Any = None, columns: Mapping[str, Any] | None = None
+    dataset: Dataset, *, seed: int, data: Any = None, declared_roles: Mapping[str, Any] | None = None
 ) -> DatasetWithAppendedDecoys:
     """Add decoys for each pair of views, about 10% of the items.
 
     Each pair of views gets 200 to 2,000 decoys; all together are at most 20% of the items. Of more than two views, each
-    is replaced in equally many decoys. `data` and `columns` are those of `check_auditable_dataset`.
+    is replaced in equally many decoys. `data` and `declared_roles` are those of `check_auditable_dataset`.
     """
-    check_auditable_dataset(dataset, data=data, columns=columns)
+    check_auditable_dataset(dataset, data=data, declared_roles=declared_roles)
     items, views = len(dataset), len(dataset.shapes)
     number = int(min(min(max(DECOY_SHARE * items, MIN_DECOYS), MAX_DECOYS) * views / 2, MAX_DECOY_SHARE * items))
     random = numpy_generator("audit.decoys", seed)
@@ -104,15 +104,17 @@ def add_decoys(
     return decoyed
 
 
-def check_auditable_dataset(dataset: Dataset, *, data: Any = None, columns: Mapping[str, Any] | None = None) -> None:
+def check_auditable_dataset(
+    dataset: Dataset, *, data: Any = None, declared_roles: Mapping[str, Any] | None = None
+) -> None:
     """Raise `UsageError` unless a dataset has enough pairs of complete, varying views.
 
     Args:
         dataset: the pairs.
         data: their source, for the error about a table of one view.
-        columns: roles of the columns of a table.
+        declared_roles: roles of the columns of a table.
     """
-    check_several_views(dataset, "an audit", data=data, columns=columns)
+    check_several_views(dataset, "an audit", data=data, declared_roles=declared_roles)
     name = repr(dataset.name)
     lacking = 0 if dataset.present is None else int((~dataset.present.all(dim=1)).sum())
     message = f"data: must have all views of every item for an audit, got {lacking} items of {name} that lack a view."

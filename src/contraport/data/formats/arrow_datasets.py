@@ -285,7 +285,7 @@ def dataset_from_rows(
     return items.build_dataset(split, views, image_size=image_size, view_names=view_names)
 
 
-def infer_roles_from_values(rows: TableRows, columns: Mapping[str, Any] | None, where: str) -> ColumnRoles:
+def infer_roles_from_values(rows: TableRows, declared_roles: Mapping[str, Any] | None, where: str) -> ColumnRoles:
     """Infer the role of each column from its name, type and values.
 
     A text column with few distinct values is no view unless its name or the user declares it a text; it holds the
@@ -294,7 +294,7 @@ def infer_roles_from_values(rows: TableRows, columns: Mapping[str, Any] | None, 
     Raises:
         UsageError: as `infer_roles`, or several columns may hold the labels.
     """
-    roles = infer_roles(rows.schema, columns, where)
+    roles = infer_roles(rows.schema, declared_roles, where)
     undeclared = roles.undeclared_text_columns if len(roles.views) > 1 else ()
     few: dict[str, int] = {}
     for name in undeclared:
@@ -308,7 +308,7 @@ def infer_roles_from_values(rows: TableRows, columns: Mapping[str, Any] | None, 
     views = tuple(view for view in roles.views if view[0] not in few)
     subject = f"column {names[0]!r} has" if len(few) == 1 else f"columns {names} have"
     message = f"{where}: {subject} {numbers} distinct values in {len(rows):,} rows"
-    if len(few) == 1 and roles.column_by_role["labels"] is None and "labels" not in (columns or {}):
+    if len(few) == 1 and roles.column_by_role["labels"] is None and "labels" not in (declared_roles or {}):
         every = format_options(columns={"views": [name for view in roles.views for name in view]})
         _log.info("%s, and is taken as the labels; %s makes it a view", message, every)
         return ColumnRoles(views, roles.column_by_role | {"labels": names[0]}, roles.possible_file_columns)

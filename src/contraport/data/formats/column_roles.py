@@ -52,7 +52,7 @@ class ColumnRoles:
     undeclared_text_columns: tuple[str, ...] = ()
 
 
-def infer_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: str) -> ColumnRoles:
+def infer_roles(schema: pa.Schema, declared_roles: Mapping[str, Any] | None, where: str) -> ColumnRoles:
     """Infer the role of each column from its name and type.
 
     By name, in any case: ``label``, ``labels``, ``y``, ``class`` or ``target`` holds the labels, or the regression
@@ -63,7 +63,7 @@ def infer_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: str
 
     Args:
         schema: names and types of the columns.
-        columns: explicit roles: ``"views"``, a list with, for each view, the name of a column, a pattern such as
+        declared_roles: explicit roles: ``"views"``, a list with, for each view, the name of a column, a pattern such as
             ``"audio_*"``, or a list of these; every other role, the name of a column, or None for no such column.
         where: name of the table in messages.
 
@@ -75,7 +75,7 @@ def infer_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: str
     >>> roles.views, roles.column_by_role["labels"], roles.column_by_role["domains"], roles.column_by_role["split"]
     ((('x', 'z'),), 'y', 'site', None)
     """
-    explicit = dict(columns or {})
+    explicit = dict(declared_roles or {})
     names = list(schema.names)
     repeated = sorted({name for name in names if names.count(name) > 1})
     check(not repeated, f"data: {where}: must have distinct names of columns, got {repeated} repeatedly.", "columns")
@@ -108,17 +108,19 @@ def infer_roles(schema: pa.Schema, columns: Mapping[str, Any] | None, where: str
     return roles
 
 
-def check_no_columns(columns: Mapping[str, Any] | None, where: str) -> None:
+def check_no_columns(declared_roles: Mapping[str, Any] | None, where: str) -> None:
     """Raise `UsageError` if columns are given for data without columns.
 
     An error about the role weights alone names the option of training instead, which accepts other values too.
     """
-    if columns is None:
+    if declared_roles is None:
         return
-    if set(columns) == {"weights"}:
-        message = f"sample_weight: only tables have columns, got {columns['weights']!r} for {where}; use a .npy file "
+    if set(declared_roles) == {"weights"}:
+        message = (
+            f"sample_weight: only tables have columns, got {declared_roles['weights']!r} for {where}; use a .npy file "
+        )
         raise UsageError(f"{message}with one weight per item, classes or plan:0.9.", kind="no_columns")
-    message = f"columns: only tables have columns, got {format_options(columns=columns)} for {where}."
+    message = f"columns: only tables have columns, got {format_options(columns=declared_roles)} for {where}."
     raise UsageError(message, kind="no_columns")
 
 

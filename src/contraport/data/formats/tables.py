@@ -77,20 +77,20 @@ def read_table(path: str | Path, declared_roles: Mapping[str, Any] | None = None
     return table
 
 
-def find_view_suggestion(data: Any, columns: Mapping[str, Any] | None) -> ViewSuggestion | None:
+def find_view_suggestion(data: Any, declared_roles: Mapping[str, Any] | None) -> ViewSuggestion | None:
     """Suggest a division of a table's only view into several, or None.
 
     None for other data, for a table of several views, for one whose view has one column, and for explicit views.
     """
-    if (columns or {}).get("views") is not None:
+    if (declared_roles or {}).get("views") is not None:
         return None
     if not isinstance(data, str | Path) or Path(data).suffix not in TABLE_SUFFIXES or not Path(data).is_file():
         return None
-    views = infer_roles_from_values(TableRows(read_table(data, columns)), columns, str(data)).views
+    views = infer_roles_from_values(TableRows(read_table(data, declared_roles)), declared_roles, str(data)).views
     return suggest_views(views[0]) if len(views) == 1 < len(views[0]) else None
 
 
-def check_several_views(dataset: Dataset, purpose: str, *, data: Any, columns: Mapping[str, Any] | None) -> None:
+def check_several_views(dataset: Dataset, purpose: str, *, data: Any, declared_roles: Mapping[str, Any] | None) -> None:
     """Raise `UsageError` if a dataset has only one view.
 
     For a table of numbers the message suggests how to divide the columns into views.
@@ -99,13 +99,13 @@ def check_several_views(dataset: Dataset, purpose: str, *, data: Any, columns: M
         dataset: the loaded data.
         purpose: what requires the views, such as "an audit".
         data: the source of the dataset, as the user passed it.
-        columns: roles of its columns.
+        declared_roles: roles of its columns.
     """
     views = len(dataset.shapes)
     if views > 1:
         return
     message = f"data: must have two or more views for {purpose}, got {pluralize(views, 'view')} in {dataset.name!r}."
-    if (suggestion := find_view_suggestion(data, columns)) is None:
+    if (suggestion := find_view_suggestion(data, declared_roles)) is None:
         raise UsageError(message, kind="views")
     number = len(suggestion.columns)
     message = f"{message[:-1]}, as its {number} columns of numbers are read as one. State the columns of each view"
@@ -154,7 +154,7 @@ def write_table(table: pa.Table, path: Path) -> None:
 def replace_view_columns(
     table: pa.Table,
     unparsed: pa.Table,
-    columns: Mapping[str, Any] | None,
+    declared_roles: Mapping[str, Any] | None,
     where: str,
     *,
     view: int,
@@ -168,7 +168,7 @@ def replace_view_columns(
     Args:
         table: all rows, parsed.
         unparsed: the same rows as in the file, with texts for `.csv`; the result is made of these.
-        columns: roles of the columns; see `infer_roles_from_values`.
+        declared_roles: roles of the columns; see `infer_roles_from_values`.
         where: name of the table in messages.
         view: index of the view.
         partners: row whose view each row gets, int64 ``(rows,)``.
@@ -176,7 +176,7 @@ def replace_view_columns(
         old_path: current path of the table, to which names of files are relative.
         new_path: future path of the table.
     """
-    roles = infer_roles_from_values(TableRows(table), columns, where)
+    roles = infer_roles_from_values(TableRows(table), declared_roles, where)
     message = f"data: {where}: must have one item per row, got sequences of rows."
     check(roles.column_by_role["sequence"] is None, message, "sequences")
     for name in roles.views[view]:

@@ -97,7 +97,7 @@ def build_components(
     if partners is not None:
         dataset = replace_views_after_first(dataset, partners)
     if settings.audit:
-        dataset = add_decoys(dataset, seed=settings.seed, data=settings.data, columns=settings.columns)
+        dataset = add_decoys(dataset, seed=settings.seed, data=settings.data, declared_roles=settings.columns)
     epoch = count_steps_per_epoch(settings, dataset)
     loader_config, spec = LoaderConfig(num_workers=settings.num_workers), settings.mined_negatives_spec
     miner = None if spec is None else NegativeMiner(spec, dataset, seed=settings.seed, loader_config=loader_config)

@@ -253,7 +253,7 @@ def build_training_module(
     is_one_view = settings.shared_encoder is False and len(dataset.shapes) == 1
     if is_one_view and find_view_suggestion(settings.data, settings.columns) is not None:
         purpose = "shared_encoder: false" if settings.recipe is None else f"the recipe {settings.recipe!r}"
-        check_several_views(dataset, purpose, data=settings.data, columns=settings.columns)
+        check_several_views(dataset, purpose, data=settings.data, declared_roles=settings.columns)
     with seeded_weight_initialization(settings):
         model = build_model(settings, views, initial_weights, architecture_folder)
         check_encoder_accepts_views(model, views)
