@@ -45,7 +45,7 @@ class _UnaugmentedCrossEntropyStep(nn.Module):
         self.model = model
         self.views = views
 
-    def forward(self, batch: Batch, step: int, micro_batch: int = 0, share: BatchOffset | None = None) -> Tensor:
+    def forward(self, batch: Batch, step: int, micro_batch: int = 0, offset: BatchOffset | None = None) -> Tensor:
         """Return the loss of a batch."""
         assert batch.labels is not None
         return F.cross_entropy(self.model(*self.views.make_unaugmented(batch.views)), batch.labels)

@@ -71,16 +71,17 @@ class ReplacedRunBackup:
         self._run = run
         self.path = run.path / ".replaced"
 
-    def move_or_delete_run_files(self) -> None:
-        """Move the run's files to the backup, or delete them if one exists."""
+    def check_path_kinds(self) -> None:
+        """Raise `UsageError` if a folder of the run is a file, or vice versa."""
         run = self._run
-        for path in (*run.possible_paths_besides_config, self.path):  # all checks before the first move
+        for path in (*run.possible_paths_besides_config, self.path):
             folder = path in run.possible_subfolders or path == self.path
             good = not path.exists() or (path.is_dir() and not path.is_symlink()) == folder
             check(good, f"out: {path} is not a file of a run, so the run is not overwritten.", "foreign_file")
-        if self._is_complete():  # an earlier replacement has no checkpoint yet: the backup is worth more than it
-            delete_paths(run.possible_paths_besides_config)
-            return
+
+    def move_run_files_here(self) -> None:
+        """Move the run's files to the backup, and copy its `config.yaml` last."""
+        run = self._run
         self.path.mkdir()
         for path in run.possible_paths_besides_config:
             if os.path.lexists(path):
@@ -90,9 +91,9 @@ class ReplacedRunBackup:
 
     def finish_interrupted_operation(self) -> None:
         """Undo an incomplete backup, or delete a complete one if a checkpoint exists."""
-        if self._is_complete() and self._run.last_checkpoint.exists():
+        if self.is_complete() and self._run.last_checkpoint.exists():
             self.delete_backup()
-        elif not self._is_complete() and self.path.exists():
+        elif not self.is_complete() and self.path.exists():
             for path in self._run.possible_paths_besides_config:
                 if os.path.lexists(self.path / path.name):
                     (self.path / path.name).rename(path)
@@ -100,19 +101,19 @@ class ReplacedRunBackup:
 
     def restore_unless_checkpointed(self) -> None:
         """Restore the replaced run unless the new run has a checkpoint."""
-        if self._is_complete() and not self._run.last_checkpoint.exists():
+        if self.is_complete() and not self._run.last_checkpoint.exists():
             delete_paths(self._run.possible_paths_besides_config)
             os.replace(self.path / self._run.config_path.name, self._run.config_path)
         self.finish_interrupted_operation()
 
     def delete_backup(self) -> None:
         """Delete the backup of the replaced run, if there is one."""
-        if not self._is_complete():
+        if not self.is_complete():
             return
         delete_paths(self.path / path.name for path in self._run.possible_paths_besides_config)
         shutil.rmtree(self.path)
 
-    def _is_complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Return whether the backup has a `config.yaml`, which is copied last."""
         return (self.path / self._run.config_path.name).exists()
 
@@ -233,7 +234,11 @@ class RunFolder(Run):
         run.check_accepts_new_run(overwrite=overwrite)
         run.backup.finish_interrupted_operation()
         if run.config_path.exists():
-            run.backup.move_or_delete_run_files()
+            run.backup.check_path_kinds()
+            if run.backup.is_complete():  # the earlier replacement has no checkpoint: the backup is worth more than it
+                delete_paths(run.possible_paths_besides_config)
+            else:
+                run.backup.move_run_files_here()
         run.checkpoints.mkdir(parents=True, exist_ok=True)  # an existing one is empty: checked above
         write_text(run.config_path, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
         return run

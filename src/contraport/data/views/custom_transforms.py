@@ -77,15 +77,15 @@ class CustomTransform:
             rows.append(torch.stack(views))
         return torch.stack(rows)
 
-    def transform_batch(self, items: Tensor, share: BatchOffset | None) -> Tensor:
-        """Return one random view of each item in this process's `share`.
+    def transform_batch(self, items: Tensor, offset: BatchOffset | None) -> Tensor:
+        """Return one random view of each item of this process's part of a batch.
 
         Raises:
             UsageError: the callable fails, or returns another number of items.
         """
         seed = int(torch.randint(2**31, ()))
         with fork_rng_with_lock([items.device] if items.device.type == "cuda" else []):
-            start = 0 if share is None else share.start
+            start = 0 if offset is None else offset.start
             seed_torch_generators(derive_torch_seed("data.views.batch", seed, start), items.device.type)
             with self._translate_callable_errors("a batch", items):
                 changed = self.function(items)

@@ -15,12 +15,13 @@ from contraport.errors import check
 class RandomDraws:
     """Random numbers (b, ...) for the items of a batch or its part.
 
-    `share` gives the part that a process holds. All numbers are drawn for the whole batch from torch's global generator
-    on the device of the items, and those of the part are returned. So processes with equal seeds get the numbers of a
-    single process, and their generators stay in the same state; the price is that each draws for all.
+    `offset` gives the part that a process holds; None: all of the batch. All numbers are drawn for the whole batch from
+    torch's global generator on the device of the items, and those of the part are returned. So processes with equal
+    seeds get the numbers of a single process, and their generators stay in the same state; the price is that each draws
+    for all.
 
     Raises:
-        UsageError: the share is beyond the batch.
+        UsageError: the part is beyond the batch.
 
     >>> torch.manual_seed(0) and RandomDraws(torch.zeros(3, 5), None).uniform(0, 1)[1:]
     tensor([0.7682, 0.0885])
@@ -28,13 +29,13 @@ class RandomDraws:
     tensor([0.7682, 0.0885])
     """
 
-    def __init__(self, items: Tensor, share: BatchOffset | None) -> None:
-        share = share or BatchOffset(0, len(items))
-        end = share.start + len(items)
-        message = f"share: {len(items)} items from {share.start} on exceed the batch of {share.global_batch_size}."
-        check(end <= share.global_batch_size, message, "range")
-        self._part = slice(share.start, end)
-        self._total = share.global_batch_size
+    def __init__(self, items: Tensor, offset: BatchOffset | None) -> None:
+        offset = offset or BatchOffset(0, len(items))
+        end = offset.start + len(items)
+        message = f"share: {len(items)} items from {offset.start} on exceed the batch of {offset.global_batch_size}."
+        check(end <= offset.global_batch_size, message, "range")
+        self._part = slice(offset.start, end)
+        self._total = offset.global_batch_size
         self._device = items.device
 
     def uniform(self, low: float, high: float, *shape: int) -> Tensor:

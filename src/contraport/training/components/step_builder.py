@@ -360,7 +360,7 @@ def _build_objective_loss(
         target_of_batch = None if target is None else build_target_function(target, dataset)
         kwargs: dict[str, Any] = {"views": number, "target": target_of_batch, "teacher_features": teacher}
         if settings.log_q:
-            kwargs["column_weights"] = _inverse_column_count_per_pair(dataset, objective)
+            kwargs["column_weights"] = _inverse_column_frequencies(dataset, objective)
         has_mined = settings.mined_negatives_spec is not None
         if memory is not None or has_mined or settings.momentum is not None or settings.predictor:
             loss = QueryKeyLoss(objective, memory, has_mined_negatives=has_mined, **kwargs)
@@ -396,7 +396,7 @@ def _check_late_interaction_settings(settings: Settings) -> None:
         check(not used, message, "sets")
 
 
-def _inverse_column_count_per_pair(dataset: Dataset, objective: nn.Module) -> Tensor:
+def _inverse_column_frequencies(dataset: Dataset, objective: nn.Module) -> Tensor:
     """Return the logQ correction ``(n,)``, one over the frequency of each second item.
 
     Raises:
