@@ -22,6 +22,7 @@ from contraport.engine.masked_geometry import Geometry
 from contraport.engine.pair_passes import DensePairPasses, PairPasses
 from contraport.engine.ring import RingLogKernel, RingPairPasses
 from contraport.errors import check, check_integer, check_name, check_type
+from contraport.options import accept_deprecated_keywords
 
 BackendName: TypeAlias = Literal["dense", "stored", "streamed", "cuda"]
 """Name of a backend, a key of `BACKENDS`."""
@@ -213,7 +214,8 @@ def choose_backend_name(geometry: Geometry, num_half_steps: int = 1, num_passes:
     return "stored" if size <= limit else "streamed"
 
 
-def explain_backend(geometry: Geometry, half_steps: int = 1) -> str:
+@accept_deprecated_keywords(half_steps="num_half_steps")
+def explain_backend(geometry: Geometry, num_half_steps: int = 1) -> str:
     """Explain in a sentence which backend is chosen, and why.
 
     >>> import torch
@@ -228,11 +230,12 @@ def explain_backend(geometry: Geometry, half_steps: int = 1) -> str:
     pass). Not cuda: its kernels support inner products only.
     """
     check_type("geometry", geometry, Geometry, "Geometry(Gibbs()(x, y))")
-    check_integer("half_steps", half_steps)
+    check_integer("num_half_steps", num_half_steps)
     n, m = geometry.shape
     multiplied = f" Embeddings are multiplied in {_precision.get()}."
     ring = isinstance(geometry.log_kernel, RingLogKernel)
-    name, forced, like = choose_backend_name(geometry, half_steps), _forced_backend.get(), geometry.log_kernel.inputs[0]
+    name, forced = choose_backend_name(geometry, num_half_steps), _forced_backend.get()
+    like = geometry.log_kernel.inputs[0]
     size = format_significant(n * m * like.element_size() / (1 << 20), 3)
     reason = ", as requested" if forced == name else ""
     text = f"{n} x {m} pairs, {size} MiB as a matrix: {name}{reason} ({BACKENDS[name].description})."

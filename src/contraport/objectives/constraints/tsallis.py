@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -32,6 +33,9 @@ from contraport.options import accept_deprecated_keywords, keep_deprecated_attri
 
 _MAX_NEWTON_STEPS = 200
 """Largest number of Newton steps for the potentials of a plan; more raise `UsageError`."""
+
+RowPotentialsAndEmptyMask: TypeAlias = list[Tensor]
+"""Row potentials, (N,), and a mask of rows without compared pairs, (N,)."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -137,8 +141,8 @@ class TsallisProblem(HostLoop):
         step = -torch.expm1(-slope * log_total) / slope * torch.exp(log_total - log_slopes.masked_fill(empty, 0))
         return step, log_total
 
-    def run(self) -> list[Tensor]:
-        """Return row potentials, (N,), and a mask of rows without compared pairs."""
+    def run(self) -> RowPotentialsAndEmptyMask:
+        """Run Newton's method until the potentials no longer change."""
         potential = self._lower_bounds()
         empty = potential == -torch.inf
         potential = potential.masked_fill(empty, 0)
@@ -157,7 +161,7 @@ class TsallisProblem(HostLoop):
             check(is_in_torch_func(), message, "not_converged")
         return [potential, empty]
 
-    def allocate_outputs(self) -> list[Tensor]:
+    def allocate_outputs(self) -> RowPotentialsAndEmptyMask:
         like, (n, _) = self.logit_geometry.log_kernel.inputs[0], self.logit_geometry.shape
         return [like.new_empty(n), like.new_empty(n, dtype=torch.bool)]
 
