@@ -30,8 +30,8 @@ from contraport._utils.files import (
     write_checksum,
     write_text,
 )
-from contraport.features import read_features
-from contraport.training.step.target_spec import read_pairwise_matrix
+from contraport.feature_files import read_features
+from contraport.training.step.target_parser import read_pairwise_matrix
 from tests import TIMEOUT
 
 

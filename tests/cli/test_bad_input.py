@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from contraport.features import Features, write_features
+from contraport.feature_files import Features, write_features
 from contraport.runs import as_run_folder
 from contraport.training import train
 from tests.errors import raises_usage_error

@@ -14,7 +14,7 @@ from contraport.catalog import OBJECTIVES
 from contraport.cli import demo as demonstration
 from contraport.cli import doctor
 from contraport.cli.commands import BUILTIN_COMMANDS, get_command
-from contraport.features import read_features
+from contraport.feature_files import read_features
 from tests import TIMEOUT
 
 from .conftest import Outcome

@@ -4,7 +4,7 @@ import torch
 from tests.errors import raises_usage_error
 
 from contraport.data import from_arrays, load
-from contraport.features import as_features
+from contraport.feature_files import as_features
 
 
 @pytest.mark.parametrize(

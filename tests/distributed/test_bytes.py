@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 import contraport
-from contraport.distributed import processes as collectives
+from contraport.distributed import collectives
 from tests.processes import run_in_processes
 
 ITEMS, DIMENSIONS, NUMBER = 64, 16, 4  # items of all processes, and bytes of a number

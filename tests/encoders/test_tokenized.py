@@ -12,7 +12,7 @@ from contraport.data import from_arrays
 from contraport.encoders import Model, load_pretrained_weights, read_initial_weights
 from contraport.encoders.factory import build_encoder
 from contraport.encoders.transformers_text_encoder import MAX_TOKENS_PER_PASS_BY_DEVICE
-from contraport.features import read_features
+from contraport.feature_files import read_features
 from contraport.runs import Run, as_run_folder
 
 transformers = pytest.importorskip(

@@ -11,7 +11,7 @@ from tests.errors import raises_usage_error
 
 import contraport
 from contraport.cli import main
-from contraport.features import Features
+from contraport.feature_files import Features
 
 RNG = np.random.default_rng(0)
 

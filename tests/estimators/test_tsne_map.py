@@ -12,7 +12,7 @@ from sklearn.manifold import trustworthiness as reference_trustworthiness
 from tests.errors import raises_usage_error
 
 import contraport
-from contraport.features import Features, read_features, write_features
+from contraport.feature_files import Features, read_features, write_features
 from contraport.metrics.embedding_geometry import trustworthiness
 
 QUICK = {"perplexity": 5, "iterations": 60, "progress": False}

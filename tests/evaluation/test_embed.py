@@ -20,7 +20,7 @@ from contraport.data import from_stream, load
 from contraport.data.stores import DecodingStore
 from contraport.encoders import Model
 from contraport.evaluation import embed
-from contraport.features import read_features
+from contraport.feature_files import read_features
 
 
 def test_embeds_the_representation_of_one_view(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_features_in_parquet_are_read_in_batches(tmp_path: Path, monkeypatch: py
     columns = {f"f{number}": values[:, number] for number in reversed(range(12))}
     table = pa.table(columns | {"row": np.arange(30)[::-1], "split": ["train", "test"] * 15, "other": ["x"] * 30})
     pq.write_table(table, tmp_path / "features.parquet")
-    monkeypatch.setattr("contraport.features._ROW_GROUP_BYTES", 4 * 12 * batch)
+    monkeypatch.setattr("contraport.feature_files._ROW_GROUP_BYTES", 4 * 12 * batch)
     result = read_features(tmp_path / "features.parquet")
     assert result.features.dtype == np.float32
     assert np.array_equal(result.features, values)

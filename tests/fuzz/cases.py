@@ -17,7 +17,7 @@ import yaml
 from contraport.catalog import OBJECTIVES, RECIPES
 from contraport.cli import main as contraport
 from contraport.cli.commands import BUILTIN_COMMANDS, get_command
-from contraport.features import read_features, write_features
+from contraport.feature_files import read_features, write_features
 
 from .mutations import mutate
 from .template import DATA

@@ -10,7 +10,7 @@ from PIL import Image
 from tests.accessible import accessibility_faults
 from tests.browser import CHROMIUM, Browser
 
-from contraport.features import Features
+from contraport.feature_files import Features
 from contraport.similarity_search import cluster
 
 

@@ -25,7 +25,7 @@ from tests.evaluation.builders import build_image_model, make_run
 import contraport
 from contraport.cli.result_printers import print_clusters, print_duplicate_groups
 from contraport.encoders import Model
-from contraport.features import Features, open_feature_buffer, read_features, write_feature_shards, write_features
+from contraport.feature_files import Features, open_feature_buffer, read_features, write_feature_shards, write_features
 from contraport.metrics.clustering import assign_kmeans_clusters
 from contraport.similarity_search import cluster, duplicates, neighbors
 from contraport.similarity_search.duplicates import _find_proposed_threshold

@@ -17,7 +17,7 @@ from contraport._utils.text_bytes import texts_to_tensor
 from contraport.cli import main
 from contraport.data import load
 from contraport.encoders import Model
-from contraport.features import read_features
+from contraport.feature_files import read_features
 from contraport.objectives import DuplicateGroups
 from contraport.runs import Run
 from contraport.training.components.assembly import build_components

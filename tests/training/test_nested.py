@@ -7,7 +7,7 @@ import torch
 import contraport
 from contraport.data import from_arrays
 from contraport.encoders import Model
-from contraport.features import read_features
+from contraport.feature_files import read_features
 from contraport.runs import Run
 from contraport.training.config import Settings
 from contraport.training.step.training_module import TrainingModule

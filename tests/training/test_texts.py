@@ -8,7 +8,7 @@ from contraport import audit, cluster, duplicates, embed, evaluate, neighbors, s
 from contraport._utils.text_bytes import texts_to_tensor
 from contraport.data import from_arrays
 from contraport.encoders import Model
-from contraport.features import read_features
+from contraport.feature_files import read_features
 from contraport.runs import Run, as_run_folder
 from contraport.similarity_search.output_files import NO_PICTURES_NOTE
 from tests.errors import raises_usage_error

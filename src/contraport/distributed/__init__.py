@@ -1,6 +1,6 @@
 """Distributed training: process groups, differentiable collectives, and errors that stop all processes."""
 
-from contraport.distributed.processes import (
+from contraport.distributed.collectives import (
     Processes,
     any_across_processes,
     broadcast_object,

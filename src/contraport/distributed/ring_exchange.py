@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from contraport.distributed.processes import Processes
+from contraport.distributed.collectives import Processes
 
 
 class RingExchange:

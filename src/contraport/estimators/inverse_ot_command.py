@@ -29,7 +29,7 @@ from contraport.errors import (
 )
 from contraport.estimators.command_options import INVERSE_OT_COMMAND_SPEC, InverseOTOptions
 from contraport.estimators.inverse_ot import InverseOT
-from contraport.features import as_features
+from contraport.feature_files import as_features
 from contraport.plots import couplings as draw_couplings
 
 log = logging.getLogger("contraport.estimators")

@@ -28,7 +28,7 @@ from contraport.evaluation.split_loading import (
     resolve_device,
     resolve_view_position,
 )
-from contraport.features import Features, as_features, write_features
+from contraport.feature_files import Features, as_features, write_features
 from contraport.metrics.embedding_geometry import TRUSTWORTHINESS_NEIGHBORS, trustworthiness
 from contraport.metrics.retrieval import nearest_indices
 from contraport.plots import embedding as draw_embedding

@@ -36,7 +36,7 @@ from contraport.evaluation.split_loading import (
     resolve_device,
     resolve_view_position,
 )
-from contraport.features import (
+from contraport.feature_files import (
     SUPPORTED_SUFFIXES,
     FeatureFileBuffer,
     Features,
@@ -62,7 +62,7 @@ def embed(arguments: dict[str, Any]) -> Path | Features:
     """Write the features of a dataset to a file, and return its path.
 
     The file has the row, split and label of each item too. With `out=None` nothing is written, and the features are
-    returned as `contraport.features.Features`.
+    returned as `contraport.feature_files.Features`.
 
     Raises:
         UsageError: a wrong argument, or a run that is corrupt or not trained to its end; nothing is written.

@@ -26,7 +26,7 @@ from contraport.training.components.data_builder import build_views
 from contraport.training.components.model_builder import apply_lora, build_untrained_copy
 from contraport.training.components.step_builder import build_loss_schedules, build_objective
 from contraport.training.config import Settings
-from contraport.training.step.target_spec import find_constant_target
+from contraport.training.step.target_parser import find_constant_target
 
 
 def find_checkpoints_by_epoch(run: RunFolder, *, before_epoch: int | None) -> dict[int, Path]:

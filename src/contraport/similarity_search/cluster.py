@@ -14,7 +14,7 @@ from contraport._utils.formatting import pluralize
 from contraport._utils.notebook_tables import format_html_rows
 from contraport.errors import check
 from contraport.evaluation.split_loading import resolve_device
-from contraport.features import Features, as_features
+from contraport.feature_files import Features, as_features
 from contraport.metrics.clustering import assign_kmeans_clusters
 from contraport.options import keep_deprecated_attributes
 from contraport.similarity_search.command_options import CLUSTER_COMMAND_SPEC, ItemClusteringOptions

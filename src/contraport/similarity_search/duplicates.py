@@ -14,7 +14,7 @@ import torch
 from contraport._utils.formatting import format_options, join_names, pluralize
 from contraport._utils.notebook_tables import format_html_rows
 from contraport.evaluation.split_loading import resolve_device
-from contraport.features import Features, as_features
+from contraport.feature_files import Features, as_features
 from contraport.options import keep_deprecated_attributes
 from contraport.similarity_search.command_options import DUPLICATES_COMMAND_SPEC, DuplicateSearchOptions
 from contraport.similarity_search.nearest_rows import (

@@ -33,7 +33,7 @@ from contraport.evaluation.split_loading import (
     load_splits_of_source,
     resolve_device,
 )
-from contraport.features import Features, as_features, read_features
+from contraport.feature_files import Features, as_features, read_features
 from contraport.options import keep_deprecated_attributes
 from contraport.runs import Run, RunFolder, as_run_folder
 from contraport.runs.run import check_run_folder

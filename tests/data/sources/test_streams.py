@@ -18,7 +18,7 @@ from contraport import embed, train
 from contraport._utils.text_bytes import tensor_to_texts as as_texts
 from contraport.data import build_loader, from_stream, load
 from contraport.errors import UsageError
-from contraport.features import read_features
+from contraport.feature_files import read_features
 from contraport.runs import as_run_folder
 
 

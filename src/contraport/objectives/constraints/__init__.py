@@ -8,10 +8,10 @@ from contraport.objectives.constraints.constraint import (
     PlanRequest,
     Simplex,
 )
-from contraport.objectives.constraints.data_balanced import DataBalanced
 from contraport.objectives.constraints.dense_tsallis import DenseTsallisPlan, solve_dense_tsallis
 from contraport.objectives.constraints.sinkhorn import Balanced, Columns, Rows, Unbalanced
 from contraport.objectives.constraints.tsallis import Tsallis, TsallisPlan
+from contraport.objectives.constraints.whole_data_balanced import DataBalanced
 from contraport.objectives.plan import DensePlan
 from contraport.options import keep_deprecated_module_names
 

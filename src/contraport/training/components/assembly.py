@@ -33,7 +33,7 @@ from contraport.training.config import Settings
 from contraport.training.optimization import check_optimizer
 from contraport.training.parallelism import check_parallel_options, select_training_device
 from contraport.training.step.batch_embedding import check_chunk_size
-from contraport.training.step.target_spec import parse_target_spec
+from contraport.training.step.target_parser import parse_target_spec
 from contraport.training.step.training_module import TrainingModule
 
 

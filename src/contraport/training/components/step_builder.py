@@ -48,6 +48,7 @@ from contraport.training.config import Settings
 from contraport.training.config.objective_options import PROTOTYPES_FROM_TEACHER, parse_matryoshka_weights
 from contraport.training.parallelism import select_training_device
 from contraport.training.step.embedding_memory import EmbeddingMemory, MovingAverageBank, Queue
+from contraport.training.step.momentum_and_predictor import MomentumEncoder, Predictor
 from contraport.training.step.step_losses import (
     CrossViewReconstructionLoss,
     DistillationLoss,
@@ -58,9 +59,13 @@ from contraport.training.step.step_losses import (
     StepLoss,
     get_forward_parameter_names,
 )
-from contraport.training.step.step_networks import EncoderFreezer, MomentumEncoder, Predictor
-from contraport.training.step.target_spec import build_target_function
-from contraport.training.step.training_module import MinedBatchLayout, TrainingModule, count_views_used_as_keys
+from contraport.training.step.target_parser import build_target_function
+from contraport.training.step.training_module import (
+    EncoderFreezer,
+    MinedBatchLayout,
+    TrainingModule,
+    count_views_used_as_keys,
+)
 
 _log = logging.getLogger(__name__)
 

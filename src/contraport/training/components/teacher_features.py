@@ -18,7 +18,7 @@ from contraport.encoders.initial_weights import EncoderWeights
 from contraport.errors import check
 from contraport.runs import Run, as_run_folder
 from contraport.seeding import fork_rng_with_lock
-from contraport.training.step.target_spec import read_teacher_features
+from contraport.training.step.target_parser import read_teacher_features
 
 log = logging.getLogger("contraport.training")
 

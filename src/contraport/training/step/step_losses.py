@@ -31,7 +31,7 @@ from contraport.objectives import (
 )
 from contraport.objectives.inputs import ExtraNegatives
 from contraport.training.step.embedding_memory import EmbeddingMemory
-from contraport.training.step.target_spec import TargetFunction, select_batch_rows
+from contraport.training.step.target_parser import TargetFunction, select_batch_rows
 
 ObjectiveCallArguments = tuple[tuple[Tensor, ...], dict[str, Any]]
 """Arguments of a call of an objective: the embeddings of the views, and keyword arguments."""

@@ -15,7 +15,7 @@ from tests.errors import raises_usage_error
 from contraport import Domains, Gibbs, Labels, Neighbors, Pairs, SoftNeighbors, nt_xent
 from contraport.data import Dataset, from_arrays
 from contraport.objectives import SimilarityMatrix
-from contraport.training.step.target_spec import build_target_function, find_constant_target
+from contraport.training.step.target_parser import build_target_function, find_constant_target
 
 ITEMS = 12
 BATCH = [7, 0, 3, 11, 4]

@@ -1,4 +1,4 @@
-"""Momentum encoder (MoCo), prediction head (BYOL) and freezing of encoders."""
+"""Momentum encoder (MoCo) and prediction head (BYOL)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from contraport.encoders import Model, Projector
 from contraport.schedules import RampSchedule
@@ -65,54 +64,3 @@ class MomentumEncoder(nn.Module):
         share = 1 - self.momentum.value(step)
         for own, other in zip(self.model.parameters(), model.parameters(), strict=True):
             own.lerp_(other, share)
-
-
-class EncoderFreezer:
-    """Freezes encoders, and sets their batch norm to evaluation mode.
-
-    Frozen parameters get no gradient.
-
-    Args:
-        frozen_steps: number of first steps; None: the whole training. Then they are frozen at once, so that the
-            optimizer does not include them.
-        momentum_encoders: momentum copies of the encoders, without gradients; their batch norm is frozen too.
-        lora_encoders: encoders of which only LoRA adapters are trained; their batch norm always stays frozen.
-
-    >>> encoder = nn.BatchNorm1d(3)
-    >>> freezer = EncoderFreezer([encoder], frozen_steps=2)
-    >>> freezer.freeze_or_unfreeze(1)
-    >>> encoder.training, encoder.weight.requires_grad
-    (False, False)
-    >>> freezer.freeze_or_unfreeze(2)
-    >>> encoder.training, encoder.weight.requires_grad
-    (True, True)
-    """
-
-    def __init__(
-        self,
-        encoders: Sequence[nn.Module],
-        frozen_steps: int | None,
-        momentum_encoders: Sequence[nn.Module] = (),
-        lora_encoders: Sequence[nn.Module] = (),
-    ) -> None:
-        self.encoders = tuple(encoders)
-        self.frozen_steps = frozen_steps
-        self.momentum_encoders = tuple(momentum_encoders)
-        self.lora_encoders = tuple(lora_encoders)
-        if frozen_steps is None:
-            self.freeze_or_unfreeze(0)
-
-    def freeze_or_unfreeze(self, step: int) -> None:
-        """Freeze or unfreeze the encoders for a step.
-
-        It is called at each step, since `train()` may have been called on the module in between.
-        """
-        frozen = self.frozen_steps is None or step < self.frozen_steps
-        for encoder in self.encoders:
-            encoder.train(not frozen).requires_grad_(not frozen)
-        for encoder in self.momentum_encoders:
-            encoder.train(not frozen)
-        for encoder in self.lora_encoders:
-            for part in encoder.modules():  # not cached: install_sync_batch_norm replaces modules
-                if isinstance(part, _BatchNorm):
-                    part.eval()

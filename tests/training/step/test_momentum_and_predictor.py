@@ -11,7 +11,8 @@ from torch import nn
 
 from contraport.encoders import Model
 from contraport.schedules import parse_momentum_schedule
-from contraport.training.step.step_networks import EncoderFreezer, MomentumEncoder, Predictor
+from contraport.training.step.momentum_and_predictor import MomentumEncoder, Predictor
+from contraport.training.step.training_module import EncoderFreezer
 
 
 @pytest.fixture

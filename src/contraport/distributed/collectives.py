@@ -1,4 +1,4 @@
-"""Differentiable collectives, and errors that end all processes, for `torch.distributed`.
+"""Differentiable collectives of `torch.distributed`, and errors that end all processes.
 
 Under `torch.distributed` each process has a part of the batch, and the plan is taken over the whole of it. The
 embeddings are gathered, every process holds the vectors of the whole problem and computes the same loss from them, and
