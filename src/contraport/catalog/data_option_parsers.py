@@ -10,13 +10,13 @@ from contraport.errors import check, check_integer, check_name, is_integer, is_n
 
 AUGMENT_LEVELS = ("weak", "standard", "strong")
 """Strengths of the default augmentations, in increasing order; what they do depends on the kind of data."""
-SCALED_NOISE_AUGMENTS = ("scaled-noise", "noise")
+FEATURE_SCALED_NOISE_NAMES = ("scaled-noise", "noise")
 """Names of the noise augmentation in units of each feature's deviation; ``noise`` is its name in older runs."""
-ISOTROPIC_NOISE_AUGMENT = "isotropic-noise"
+ISOTROPIC_NOISE_NAME = "isotropic-noise"
 """Name of the noise augmentation in one unit for all features: the root mean square of the feature deviations."""
 MAX_STRENGTH_BY_AUGMENT = {
-    ISOTROPIC_NOISE_AUGMENT: math.inf,
-    **dict.fromkeys(SCALED_NOISE_AUGMENTS, math.inf),
+    ISOTROPIC_NOISE_NAME: math.inf,
+    **dict.fromkeys(FEATURE_SCALED_NOISE_NAMES, math.inf),
     "mixup": 1.0,
 }
 """Largest strength of each augmentation that accepts a strength."""

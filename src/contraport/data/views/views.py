@@ -15,8 +15,8 @@ from contraport._utils.spec_parser import parse_spec
 from contraport._utils.text_bytes import is_text_batch, is_text_shape
 from contraport.catalog.data_option_parsers import (
     AUGMENT_LEVELS,
-    ISOTROPIC_NOISE_AUGMENT,
-    SCALED_NOISE_AUGMENTS,
+    FEATURE_SCALED_NOISE_NAMES,
+    ISOTROPIC_NOISE_NAME,
     AugmentSpec,
     parse_augment,
 )
@@ -40,8 +40,8 @@ from contraport.errors import UsageError, check, is_integer, unknown_name_error
 from contraport.options import keep_deprecated_attributes
 from contraport.seeding import fork_rng_with_lock
 
-COLOR_SPLIT_OPTION = "colour"  # value of the option `views`: lightness and colors of an image as two views
-FRAMES_OPTION = "frames"  # value of the option `views`: two adjacent windows of a time series
+COLOR_SPLIT_VIEWS_NAME = "colour"  # value of the option `views`: lightness and colors of an image as two views
+FRAMES_VIEWS_NAME = "frames"  # value of the option `views`: two adjacent windows of a time series
 
 
 @keep_deprecated_attributes(is_applied_by_dataset="is_transform_applied_by_dataset")
@@ -110,7 +110,7 @@ class Views(nn.Module):
         super().__init__()
         self.custom = find_custom_transform(augment)
         self.missing_transform_name: str | None = None
-        self._splits_color = views == COLOR_SPLIT_OPTION
+        self._splits_color = views == COLOR_SPLIT_VIEWS_NAME
         self._window_length: int | None = None
         self._unaugmented = dataset
         message = f"views: must be a number, as the pairs of {dataset.name!r} are mismatched, got {views!r}."
@@ -124,7 +124,7 @@ class Views(nn.Module):
             check(dataset.present is None, message, "missing_views")
             made = _define_augmented_views(dataset, AugmentSpec("none"), cast(int | None, views))
         else:
-            frames = isinstance(views, str) and views.partition(":")[0] == FRAMES_OPTION
+            frames = isinstance(views, str) and views.partition(":")[0] == FRAMES_VIEWS_NAME
             default = "standard" if len(dataset.shapes) == 1 and not frames else "none"
             self.augment = cast(str | None, augment) or default
             good = dataset.present is None or self.augment != "mixup"
@@ -278,7 +278,9 @@ def _parse_window_length(dataset: Dataset, views: str) -> int:
     check(len(shapes) == 1 and len(shapes[0]) == 2, message, "not_series")
     longest = shapes[0][1] // 2
     check(longest > 0, f"views: {views!r} requires series of at least two steps.", "not_series")
-    spec = parse_spec("views", views, {FRAMES_OPTION: ("length",)}, unnamed_setting_by_name={FRAMES_OPTION: "length"})
+    spec = parse_spec(
+        "views", views, {FRAMES_VIEWS_NAME: ("length",)}, unnamed_setting_by_name={FRAMES_VIEWS_NAME: "length"}
+    )
     length = spec.settings.get("length", max(1, shapes[0][1] // 4))
     good = isinstance(length, int) and 1 <= length <= longest
     message = f"views: two windows must fit in a series, so their length must be from 1 to {longest}, got {views!r}."
@@ -306,9 +308,9 @@ def _build_transform(dataset: Dataset, view: int, augment: AugmentSpec, *, remov
         return ImageTransform(ranges, size, flips=dataset.allows_flips, channel_range=bounds)
     per_channel = (-1, *[1] * (len(shape) - 1))
     mean, std = (torch.tensor(values).view(per_channel) for values in dataset.mean_and_std(view))
-    if augment.name == ISOTROPIC_NOISE_AUGMENT:
+    if augment.name == ISOTROPIC_NOISE_NAME:
         return Noise(std.square().mean().sqrt(), **strength)
-    if augment.name in SCALED_NOISE_AUGMENTS:
+    if augment.name in FEATURE_SCALED_NOISE_NAMES:
         return Noise(std, **strength)
     if len(shape) == 2:
         return SeriesTransform(SERIES_STRENGTH_BY_NAME[augment.name], mean, std)
@@ -332,7 +334,7 @@ def _define_multi_crop_views(dataset: Dataset, augment: AugmentSpec, views: str)
     counts = "2+6" if views == "multi-crop" else views
     numbers = re.fullmatch(r"([1-9]\d{0,2})\+([1-9]\d{0,2})", counts)
     if numbers is None:
-        error = unknown_name_error("views", views, (COLOR_SPLIT_OPTION, FRAMES_OPTION, "multi-crop"))
+        error = unknown_name_error("views", views, (COLOR_SPLIT_VIEWS_NAME, FRAMES_VIEWS_NAME, "multi-crop"))
         raise UsageError(f"{error} Or a number, or such as '2+6'.", kind="unknown")
     shapes = dataset.shapes
     message = f"views: {views!r} requires one image per item; {_describe_items(dataset)}."

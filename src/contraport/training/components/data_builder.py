@@ -32,7 +32,7 @@ from contraport.data.sources.torch_datasets import is_stream
 from contraport.data.splits import draw_stratified_split
 from contraport.data.streams import Stream
 from contraport.data.views.custom_transforms import TransformedDataset, find_custom_transform
-from contraport.data.views.views import COLOR_SPLIT_OPTION
+from contraport.data.views.views import COLOR_SPLIT_VIEWS_NAME
 from contraport.encoders.model import resolve_view_index
 from contraport.errors import UsageError, check
 from contraport.objectives.loss_schedules import FixedConstraint, parse_constraint_schedule
@@ -199,7 +199,7 @@ def build_views(settings: Settings, dataset: Dataset) -> Views:
 
 def build_unaugmented_views(settings: Settings, dataset: Dataset) -> Views:
     """Build a `Views` object that applies no augmentation."""
-    return Views(dataset, augment="none", views=settings.views if settings.views == COLOR_SPLIT_OPTION else None)
+    return Views(dataset, augment="none", views=settings.views if settings.views == COLOR_SPLIT_VIEWS_NAME else None)
 
 
 def build_batch_loader(
