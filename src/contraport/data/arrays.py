@@ -326,7 +326,7 @@ def factorize(argument: str, values: ArrayLikeOrTensor) -> tuple[Codes, tuple[st
 
 def factorize_to_tensor(
     argument: str, values: ArrayLikeOrTensor | None
-) -> tuple[Tensor | None, tuple[str, ...] | None]:
+) -> tuple[Tensor, tuple[str, ...]] | tuple[None, None]:
     """Return codes as a tensor and their names, or None for both."""
     if values is None:
         return None, None

@@ -361,7 +361,7 @@ def _fill_missing_rows_with_first(rows: TableRows, present: np.ndarray, where: s
 
 def _read_category_codes_and_names(
     rows: TableRows, name: str | None, class_names: Mapping[str, tuple[str, ...]], where: str
-) -> tuple[np.ndarray | None, tuple[str, ...] | None]:
+) -> tuple[np.ndarray, tuple[str, ...]] | tuple[None, None]:
     """Return the codes and names of a category column, or None for both."""
     if name is None:
         return None, None

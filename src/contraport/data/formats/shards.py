@@ -236,7 +236,7 @@ def _iterate_samples(archive_index: int, archive: str, ignored_counts: Counter[s
                     views[sys.intern(field)] = member.offset_data, member.size
                 elif field in (_CLASS_FIELD, _JSON_FIELD):
                     file.seek(member.offset_data)
-                    metadata |= _parse_metadata(field, file.read(member.size), f"{archive}: {member.name}")
+                    metadata |= _parse_label_and_domain(field, file.read(member.size), f"{archive}: {member.name}")
                 else:
                     ignored_counts[f".{field}"] += 1
             if views:
@@ -257,10 +257,10 @@ def _split_into_key_and_field(path: str) -> tuple[str, str]:
     return folder + slash + stem, before + dot + (_IMAGE_FIELD if f".{suffix}" in IMAGE_SUFFIXES else suffix)
 
 
-def _parse_metadata(field: str, content: bytes, where: str) -> dict[str, str]:
+def _parse_label_and_domain(suffix: str, content: bytes, where: str) -> dict[str, str]:
     """Return the "label" and "domain" in a `.cls` or `.json` file."""
-    with translate_read_errors(f"data: {where}", f".{field}"):
-        if field == _CLASS_FIELD:
+    with translate_read_errors(f"data: {where}", f".{suffix}"):
+        if suffix == _CLASS_FIELD:
             return {"label": content.decode().strip()}
         values = json.loads(content)
     check(isinstance(values, dict), f"data: {where} must be an object, got {type(values).__name__}.", "json")
@@ -277,7 +277,7 @@ def _parse_metadata(field: str, content: bytes, where: str) -> dict[str, str]:
 
 def _encode_as_codes_and_names(
     samples: list[_Sample], role: str, data: str
-) -> tuple[np.ndarray | None, tuple[str, ...] | None]:
+) -> tuple[np.ndarray, tuple[str, ...]] | tuple[None, None]:
     """Return the codes and names of labels or domains, or None for both.
 
     Codes follow the numerical order if all values are integers, and otherwise the alphabetical order.
