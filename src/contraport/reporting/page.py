@@ -49,9 +49,6 @@ SECTION_BUILDERS: tuple[Callable[[PageAssets], Section | None], ...] = (
 )
 """Functions that build the sections, in the order of the page; each returns None if the runs have no data for it."""
 
-PLOTLY_FILE_NAME = "plotly-cartesian-4.1.1.min.js.gz"
-"""Name of the file with the cartesian bundle of plotly.js (lines, bars, heatmaps), as published, in gzip."""
-
 
 @REPORT_COMMAND_SPEC.with_option_parameters
 def report(arguments: dict[str, Any]) -> Path:
@@ -97,7 +94,10 @@ def render_sections(assets: PageAssets, sections: Sequence[Section], title: str,
         sheet_sizes=Markup(to_script_json({key: {"columns": sheet.columns} for key, sheet in assets.sheets.items()})),
         data=Markup(to_script_json(assets.script_data)),
         mass={"light": MASS_SCALE_ON_LIGHT, "dark": MASS_SCALE_ON_DARK},
-        plotly=base64.b64encode(files("contraport.reporting").joinpath(PLOTLY_FILE_NAME).read_bytes()).decode(),
+        # The cartesian bundle of plotly.js (lines, bars, heatmaps), as published, in gzip.
+        plotly=base64.b64encode(
+            files("contraport.reporting").joinpath("plotly-cartesian-4.1.1.min.js.gz").read_bytes()
+        ).decode(),
     )
 
 

@@ -30,12 +30,12 @@ class StoppingRule(NamedTuple):
 
     Attributes:
         metric: the watched metric; None: the mean loss of an epoch.
-        patience: number of epochs without improvement after which the training ends; None: the default.
+        explicit_patience: number of epochs without improvement after which the training ends; None: the default.
         min_delta: smallest change that counts as an improvement, in the unit of the metric.
     """
 
     metric: Metric | None
-    patience: int | None = None
+    explicit_patience: int | None = None
     min_delta: float = 0.0
 
     @property
@@ -50,7 +50,7 @@ class StoppingRule(NamedTuple):
 
     def resolve_patience(self, epochs: int) -> int:
         """Return the patience, by default a fifth of `epochs` but at least 10."""
-        return self.patience or max(10, int(0.2 * epochs))
+        return self.explicit_patience or max(10, int(0.2 * epochs))
 
 
 def parse_stopping_rule(text: str) -> StoppingRule:
@@ -60,7 +60,7 @@ def parse_stopping_rule(text: str) -> StoppingRule:
         UsageError: an unknown metric, one without a better direction, or a bad setting.
 
     >>> rule = parse_stopping_rule("recall@1:patience=20")
-    >>> rule.name, rule.patience, rule.sign
+    >>> rule.name, rule.explicit_patience, rule.sign
     ('recall@1', 20, 1)
     """
     name = text.partition(":")[0]
