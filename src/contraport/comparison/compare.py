@@ -165,13 +165,13 @@ def _run_cells(grid: Grid, cells: Sequence[Cell], budget: TimeBudget, on_done: O
         first = next((one for one in results.values() if "values" in one), None)
         if first is not None and not first["values"]:
             remark = f"; finished training runs in {grid.output_folder} are reused"
-            raise _no_metric_error(first["not_measured"], remark)
+            raise _no_computable_metric_error(first["not_measured"], remark)
         if job.run_folder.name in missing:
             on_done(missing[job.run_folder.name], result)
     return results
 
 
-def _no_metric_error(reasons: Iterable[str], remark: str = "") -> UsageError:
+def _no_computable_metric_error(reasons: Iterable[str], remark: str = "") -> UsageError:
     """Build the `UsageError` that none of the metrics can be computed."""
     message = f"metrics: none can be computed. {' '.join(reasons)} Leave out {format_options(metrics=...)} for "
     return UsageError(f"{message}those that the data allow{remark}.", kind="none_computed")
@@ -270,7 +270,7 @@ def _check_metrics_and_estimate_seconds(grid: Grid, cell: Cell, *, estimate: boo
             raise
         return None  # the training itself reports it
     if all(unmet.values()):
-        raise _no_metric_error(build_skipped_metric_notes(metrics, unmet, {}, selected_by_name=True))
+        raise _no_computable_metric_error(build_skipped_metric_notes(metrics, unmet, {}, selected_by_name=True))
     return seconds
 
 
