@@ -51,7 +51,7 @@ class FixedPointOperation(Operation):
     log_marginals: tuple[Tensor, Tensor]
     relaxation: Relaxation
     tolerance: float
-    iterations: int
+    max_iterations: int
 
     @property
     def output_and_differentiable_counts(self) -> tuple[int, int]:
@@ -69,7 +69,7 @@ class FixedPointOperation(Operation):
 
         start = torch.zeros_like(log_b) if references is None else references[1]
         f = relaxation.damped_clamped_potential(0, "rows", log_a, log_sums(start, None))
-        for iteration in range(1, self.iterations + 1):
+        for iteration in range(1, self.max_iterations + 1):
             column_sums = log_sums(None, f)
             g = relaxation.damped_clamped_potential(1, "columns", log_b, column_sums)
             row_sums = log_sums(g, None)
@@ -81,7 +81,7 @@ class FixedPointOperation(Operation):
                 break
         else:
             warnings.warn(
-                f"after {pluralize(self.iterations, 'Sinkhorn iteration')} the row masses are off by more than the "
+                f"after {pluralize(self.max_iterations, 'Sinkhorn iteration')} the row masses are off by more than the "
                 f"tolerance {self.tolerance:.3g}; raise iterations or the temperature.",
                 stacklevel=2,
             )

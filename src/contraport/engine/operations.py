@@ -168,7 +168,7 @@ def run_sinkhorn_to_convergence(
     geometry: Geometry,
     log_marginals: tuple[Tensor, Tensor],
     tolerance: float,
-    iterations: int,
+    max_iterations: int,
     relaxation: Relaxation | None = None,
 ) -> ConvergedPotentials:
     """Run Sinkhorn half-steps to convergence and return the potentials.
@@ -180,7 +180,7 @@ def run_sinkhorn_to_convergence(
         log_marginals: log a, (N,), and log b, (M,); of equal total mass unless relaxed.
         tolerance: stop once another step would change the masses of the rows by less than this in total. Unless
             relaxed, that is the total error of the row masses.
-        iterations: maximum number; a warning is issued if they do not suffice.
+        max_iterations: maximum number of iterations; a warning is issued if they do not suffice.
         relaxation: relaxation of the half-steps on rows and on columns; None enforces the marginals exactly.
 
     Raises:
@@ -190,8 +190,8 @@ def run_sinkhorn_to_convergence(
     """
     check_not_in_torch_func("tolerance: a plan is not solved to convergence", "a number of iterations alone")
     with autocast_disabled(log_marginals[0]):
-        config, relaxation = choose_backend_config(geometry, num_passes=2 * iterations), relaxation or Relaxation()
-        operation = FixedPointOperation(config, geometry, log_marginals, relaxation, tolerance, iterations)
+        config, relaxation = choose_backend_config(geometry, num_passes=2 * max_iterations), relaxation or Relaxation()
+        operation = FixedPointOperation(config, geometry, log_marginals, relaxation, tolerance, max_iterations)
         f, g, _, _, iterations_made, *_ = apply_operation(operation)
         # The compiler reads no number from a tensor.
         return ConvergedPotentials(f, g, None if torch.compiler.is_compiling() else int(iterations_made))
