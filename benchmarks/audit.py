@@ -298,7 +298,7 @@ def iterate_baseline_scores(paired: PairedFeatures) -> Iterator[tuple[str, np.nd
         logits = likeness / one
         yield "infonce", (logits.diag() - (logits.logsumexp(0) + logits.logsumexp(1)) / 2).numpy()
     for number in (5, 15, 30):
-        yield "neighbors", count_shared_neighbors(PairedFeatures(paired.features, neighbors=number)).numpy()
+        yield "neighbors", count_shared_neighbors(PairedFeatures(paired.features, num_neighbors=number)).numpy()
     for number, weight, near, far in itertools.product((15, 30), (1.0, 5.0, 20.0), (0.1, 1.0), (1.0, 5.0)):
         yield "lemon", -lemon_scores(x, y, number, weight, near, far).numpy()
 

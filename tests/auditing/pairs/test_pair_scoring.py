@@ -52,7 +52,7 @@ def compute_dense_statistic(name: str, noisy_pairs: PairedFeatures) -> np.ndarra
         e = np.exp(s / SCORE_TEMPERATURE)
         return np.log(e / np.sqrt(e.sum(1, keepdims=True) * e.sum(0, keepdims=True)))
     if name == "csls":
-        k = noisy_pairs.neighbors
+        k = noisy_pairs.num_neighbors
         near = [np.sort(matrix, axis=1)[:, -k:].mean(1) for matrix in (s, s.T)]
         return 2 * s - near[0][:, None] - near[1]
     if name == "rank":
@@ -239,7 +239,7 @@ def test_canonical_agrees_with_the_singular_vectors(noisy_pairs: PairedFeatures)
         a, b = x @ roots[0], y @ roots[1]
         u, s, v = np.linalg.svd(a[fitted].T @ b[fitted] / fitted.sum(), full_matrices=False)
         assert s.max() < 1
-        directions = [csls(a @ u * s**p, b @ v.T * s**q, subset.neighbors) for p, q in ((1, 2), (2, 1))]
+        directions = [csls(a @ u * s**p, b @ v.T * s**q, subset.num_neighbors) for p, q in ((1, 2), (2, 1))]
         held_out = fold == number
         expected[held_out] = sum(directions)[first, second][held_out] / 2
     np.testing.assert_allclose(score_pairs(subset, PairIndices(first, second), "canonical"), expected, atol=1e-4)

@@ -124,7 +124,7 @@ def _score_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     references = paired.canonical_references_by_fold
     # With fewer references, fewer count as nearest, so that they are the same share of the items. Of more than 4,096
     # items the share is constant.
-    nearest = math.ceil(paired.neighbors * len(paired.reference_sample_indices) / min(len(paired), 4_096))
+    nearest = math.ceil(paired.num_neighbors * len(paired.reference_sample_indices) / min(len(paired), 4_096))
     for fold, (fold_maps, weights) in enumerate(zip(maps, correlations, strict=True)):
         in_fold = folds[pairs.first] == fold
         # Projections and hub corrections are computed once for each item, not for each of its pairs.

@@ -76,7 +76,7 @@ class PairedFeatures:
             length; rows that are computed when they are read, such as those of a file, have it already.
         embeddings: ``(n, P)`` twice, in one space where both views of an item should be close; default: none.
         neighbor_pool: int64 ``(m,)``, the items that may be neighbors; default: all.
-        neighbors: number of neighbors.
+        num_neighbors: number of neighbors of each item in a view.
         are_normalized: whether the rows of features and embeddings have unit length already, in single precision.
 
     Raises:
@@ -91,7 +91,7 @@ class PairedFeatures:
     features: tuple[Rows, Rows]
     embeddings: tuple[Rows, Rows] | None = None
     neighbor_pool: Tensor | None = None
-    neighbors: int = NUM_NEIGHBORS
+    num_neighbors: int = NUM_NEIGHBORS
     are_normalized: bool = False
     _parent: PairedFeatures | None = field(default=None, init=False, repr=False)
     """Original that `with_neighbor_pool` was called on, whose neighbors and ranks are reused; None for an original."""
@@ -136,7 +136,7 @@ class PairedFeatures:
 
     def _check_pool_size(self) -> None:
         """Raise `UsageError` if the pool has too few items to find neighbors in."""
-        fewest, size = self.neighbors + 2, len(self.neighbor_pool_items)
+        fewest, size = self.num_neighbors + 2, len(self.neighbor_pool_items)
         check(size >= fewest, f"neighbor_pool: must have at least {fewest} items, got {size}.")
 
     @property
@@ -182,14 +182,14 @@ class PairedFeatures:
     @cached_property
     def nearest_items_by_view(self) -> tuple[Tensor, Tensor]:
         """Indices of the items nearest to each item, itself included, by view."""
-        items, count = self.observed_pair_indices.first, min(2 * (self.neighbors + 2), len(self))
+        items, count = self.observed_pair_indices.first, min(2 * (self.num_neighbors + 2), len(self))
         return self._nearest_candidates_in_view(0, items, count), self._nearest_candidates_in_view(1, items, count)
 
     @cached_property
     def nearest_pool_items_by_view(self) -> tuple[Tensor, Tensor]:
-        """Pool items nearest to each item by view, ``(n, neighbors + 2)`` each."""
+        """Pool items nearest to each item by view, ``(n, num_neighbors + 2)`` each."""
         # Two more than needed: `neighbors_excluding_members` removes the two members of a pair.
-        count = self.neighbors + 2
+        count = self.num_neighbors + 2
         if self.neighbor_pool is None:
             first, second = self.nearest_items_by_view
             return first[:, :count], second[:, :count]
@@ -226,7 +226,7 @@ class PairedFeatures:
         return items[top_products_and_indices(queries, select_rows(values, items), count)[1]]
 
     def neighbors_excluding_members(self, pairs: PairIndices) -> tuple[Tensor, Tensor]:
-        """Return neighbors of each pair's members, excluding these members, ``(p, neighbors)`` each.
+        """Return neighbors of each pair's members, excluding these members, ``(p, num_neighbors)`` each.
 
         A member among the neighbors would confirm its own pair, or in a re-paired one the pair that it comes from.
         """
@@ -235,7 +235,7 @@ class PairedFeatures:
         for nearest, own in zip(self.nearest_pool_items_by_view, pairs, strict=True):
             of_pairs = nearest[own]
             is_member = (of_pairs[:, :, None] == members[:, None]).any(dim=2)
-            order = is_member.to(torch.uint8).argsort(dim=1, stable=True)[:, : self.neighbors]
+            order = is_member.to(torch.uint8).argsort(dim=1, stable=True)[:, : self.num_neighbors]
             near.append(of_pairs.gather(1, order))
         return near[0], near[1]
 
@@ -325,7 +325,7 @@ class PairedFeatures:
         """Mean similarity of each embedding to the nearest embeddings of the other view."""
         assert self.embeddings is not None
         x, y = self.embeddings[0][:], self.embeddings[1][:]
-        return mean_top_products(x, y, self.neighbors), mean_top_products(y, x, self.neighbors)
+        return mean_top_products(x, y, self.num_neighbors), mean_top_products(y, x, self.num_neighbors)
 
 
 def split_into_row_blocks(values: Tensor, width: int) -> tuple[Tensor, ...]:
