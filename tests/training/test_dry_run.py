@@ -16,13 +16,13 @@ import contraport
 from contraport.data import Dataset, from_arrays
 from contraport.runs import as_run_folder
 from contraport.training.config import Settings
+from contraport.training.dry_run import DryRunResult
 from contraport.training.preflight import (
     MAX_SUGGESTED_EPOCHS,
     MIN_STEPS_WITHOUT_WARNING,
     find_encoder_warning,
     suggest_longer_training,
 )
-from contraport.training.step_timing import DryRunResult
 from tests.errors import raises_usage_error
 
 

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from contraport.data import Dataset
-from contraport.training import step_timing, train
+from contraport.training import thread_count, train
 from contraport.training.components.assembly import build_components
 from contraport.training.config import Settings
-from contraport.training.step_timing import choose_thread_count, measure_fastest_thread_count, temporary_thread_count
+from contraport.training.thread_count import choose_thread_count, measure_fastest_thread_count, temporary_thread_count
 
 from .conftest import StubObjective
 from .test_train import are_equal_states, get_model_state
@@ -37,7 +37,7 @@ def replace_timings(monkeypatch: pytest.MonkeyPatch, seconds: dict[int, float]) 
         tried.append(threads)
         return seconds[threads]
 
-    monkeypatch.setattr(step_timing, "measure_gradient_seconds", time_gradient)
+    monkeypatch.setattr(thread_count, "measure_gradient_seconds", time_gradient)
     return tried
 
 
@@ -104,7 +104,7 @@ def test_resumed_run_uses_the_recorded_thread_count(
         run = train(**settings, objective=ThreadRecordingObjective())
     assert "CPU threads: 2 (threads)" in caplog.text
     assert run.config()["threads"] == 2
-    monkeypatch.setattr(step_timing, "measure_fastest_thread_count", fail_if_timed)
+    monkeypatch.setattr(thread_count, "measure_fastest_thread_count", fail_if_timed)
     numbers.clear()
     train(
         out=run.path, resume=True, epochs=3, data=settings["data"], objective=ThreadRecordingObjective(), progress=False

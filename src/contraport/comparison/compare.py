@@ -61,8 +61,8 @@ from contraport.options import to_config_value
 from contraport.training.components.assembly import TrainingComponents, build_components
 from contraport.training.components.data_builder import build_dataset
 from contraport.training.config import Settings
+from contraport.training.dry_run import train_timed_steps
 from contraport.training.run_folder_setup import resolve_settings
-from contraport.training.step_timing import train_timed_steps
 from contraport.training.train import reduce_default_batch_size
 
 OnCellDone: TypeAlias = Callable[[Cell, JobResult], None]

@@ -30,6 +30,7 @@ from contraport.training.callbacks.early_stopping import EarlyStopping, list_sch
 from contraport.training.callbacks.finite_guard import FailedStepRecorder, RestartFromLastCheckpoint
 from contraport.training.callbacks.loggers import Logger, close_loggers
 from contraport.training.callbacks.meter import Meter
+from contraport.training.callbacks.profiler import ProfilerCallback
 from contraport.training.callbacks.progress_bar import ProgressBar, ProgressLines
 from contraport.training.components.assembly import TrainingComponents
 from contraport.training.components.model_builder import compile_encoders
@@ -39,7 +40,6 @@ from contraport.training.loop import Callback, Loop, Position
 from contraport.training.optimization import build_loop
 from contraport.training.parallelism import gather_sharded_state, select_training_device, wrap_data_parallel
 from contraport.training.run_folder_setup import drop_metrics_after
-from contraport.training.step_timing import ProfilerCallback
 
 
 class FinishedTraining(NamedTuple):

@@ -43,6 +43,7 @@ from contraport.training.components.data_builder import (
 from contraport.training.components.model_builder import load_initial_weights, with_defaults_from_weights
 from contraport.training.components.step_builder import build_objective
 from contraport.training.config import RECORDED_OPTIONS_BY_NAME, Settings
+from contraport.training.dry_run import train_timed_steps
 from contraport.training.epoch_end_metrics import EpochEndMetrics
 from contraport.training.feature_cache import with_cached_features
 from contraport.training.loop import Position
@@ -60,7 +61,7 @@ from contraport.training.run_folder_setup import (
     restore_replaced_run_on_failure,
 )
 from contraport.training.run_logging import console_logging, first_process_logging, run_logging
-from contraport.training.step_timing import choose_thread_count, temporary_thread_count, train_timed_steps
+from contraport.training.thread_count import choose_thread_count, temporary_thread_count
 
 log = logging.getLogger("contraport.training")
 

@@ -1,50 +1,37 @@
-"""Timing of training steps for dry runs, thread counts and profiles."""
+"""Dry run, which estimates time and peak memory from a few training steps."""
 
 from __future__ import annotations
 
-import copy
-import logging
-import os
 import resource
 import statistics
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import chain, islice, repeat
 from typing import NamedTuple, cast
 
 import torch
-from torch.profiler import ProfilerActivity, profile, schedule
 
-from contraport._utils.files import atomic_write, write_text
 from contraport._utils.formatting import format_significant
 from contraport._utils.progress import ProgressBars
 from contraport.data import Batch
 from contraport.data.data_loader import BatchLoader
-from contraport.distributed import current_processes
 from contraport.embedding import evaluation_mode
-from contraport.runs import RunFolder
 from contraport.seeding import fork_rng_with_lock
 from contraport.training.components.assembly import TrainingComponents
 from contraport.training.components.data_builder import count_cached_draws
 from contraport.training.components.model_builder import compile_encoders
 from contraport.training.config import Settings
-from contraport.training.loop import PROFILED_SECTION_NAMES, Callback, Loop
+from contraport.training.loop import Callback, Loop
 from contraport.training.optimization import build_loop
 from contraport.training.parallelism import select_training_device
-from contraport.training.step.training_module import TrainingModule
+from contraport.training.thread_count import choose_thread_count, temporary_thread_count
 
 DRY_RUN_UNTIMED_STEPS = 2
 """Number of untimed first steps of a dry run, in which kernels are chosen and memory is allocated."""
 
 DRY_RUN_TOTAL_STEPS = 7
 """Number of steps of a dry run, including the untimed ones."""
-
-MIN_STEP_SECONDS_FOR_ALL_THREADS = 1.0
-"""If a step on one thread takes this many seconds, all threads are used, and no other number of threads is timed."""
-
-log = logging.getLogger("contraport.training")
 
 
 class DryRunResult(NamedTuple):
@@ -187,122 +174,3 @@ def _format_duration(seconds: float) -> str:
     if seconds < 2 * 3600:
         return f"{round(seconds / 60)} minute{'s' if round(seconds / 60) > 1 else ''}"
     return f"{seconds / 3600:.1f} hours"
-
-
-@contextmanager
-def temporary_thread_count(threads: int | None) -> Iterator[None]:
-    """Context manager that sets the number of torch CPU threads; None changes nothing."""
-    before = torch.get_num_threads()
-    if threads is not None:
-        torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def choose_thread_count(settings: Settings, components: TrainingComponents) -> int | None:
-    """Return the number of CPU threads to train with.
-
-    It is the option `threads`, else the number with which trial steps are fastest. Results depend on the number of
-    threads in their last bits. A run therefore records it, and a resumed run uses the recorded number.
-
-    Returns None, for torch's default, on other devices, with several processes, if OMP_NUM_THREADS is set, and for
-    training on cached features.
-    """
-    most, module = torch.get_num_threads(), components.module
-    if settings.threads is not None or settings.resume:
-        return settings.threads
-    is_chosen = most == 1 or "OMP_NUM_THREADS" in os.environ or current_processes().size > 1
-    if is_chosen or select_training_device(settings.device).type != "cpu" or count_cached_draws(settings) > 0:
-        return None
-    if sum(weights.numel() for weights in module.parameters()) >= 20_000_000:
-        return most  # not timed: large models gain from every thread
-    try:
-        batch = components.dataset.__getitems__(list(range(settings.batch_size)))
-        return measure_fastest_thread_count(copy.deepcopy(module), batch, settings, max_threads=most)
-    except Exception:  # a module that cannot be copied is not timed; other errors recur in the training, with a message
-        return None
-
-
-@fork_rng_with_lock([])
-def measure_fastest_thread_count(module: TrainingModule, batch: Batch, settings: Settings, *, max_threads: int) -> int:
-    """Return the thread count with the fastest steps, changing the module's state."""
-    best, seconds = 1, measure_gradient_seconds(module, batch, settings, threads=1)
-    if seconds >= MIN_STEP_SECONDS_FOR_ALL_THREADS:
-        return max_threads
-    for number in [*(number for number in (2, 4) if number < max_threads), max_threads]:
-        measured = measure_gradient_seconds(module, batch, settings, threads=number)
-        if measured < 0.9 * seconds:  # more threads must save a tenth
-            best, seconds = number, measured
-    return best
-
-
-def measure_gradient_seconds(module: TrainingModule, batch: Batch, settings: Settings, *, threads: int) -> float:
-    """Return the median seconds of a forward and backward pass."""
-    seconds: list[float] = []
-    with temporary_thread_count(threads):
-        # An untimed step, then one to five timed steps within a second.
-        while len(seconds) <= 5 and (len(seconds) < 2 or sum(seconds) < 1):
-            start = time.perf_counter()
-            with torch.autocast("cpu", torch.bfloat16, enabled=settings.amp):
-                loss = module(batch, 0)
-            loss.backward()
-            seconds.append(time.perf_counter() - start)
-            if seconds[0] >= 2 * MIN_STEP_SECONDS_FOR_ALL_THREADS:
-                return seconds[0]
-    return statistics.median(seconds[1:])
-
-
-class ProfilerCallback(Callback):
-    """Callback that profiles ten steps, to `profile/trace.json` and `profile/steps.txt`."""
-
-    def __init__(self, run: RunFolder) -> None:
-        self._run = run
-        self._profiler: profile | None = None
-
-    def on_start(self, loop: Loop) -> None:
-        activities = [ProfilerActivity.CPU]
-        if loop.device.type == "cuda":
-            activities.append(ProfilerActivity.CUDA)
-        self._profiler = profile(
-            activities=activities,
-            schedule=schedule(wait=5, warmup=2, active=10, repeat=1),
-            on_trace_ready=self._write_profile,
-        )
-        self._profiler.start()
-
-    def after_batch(self, loop: Loop) -> None:
-        if self._profiler is not None and loop.completed_micro_batches == 0:
-            self._profiler.step()
-
-    def on_end(self, loop: Loop) -> None:
-        # A session shorter than the recorded steps is recorded up to its end.
-        profiler, self._profiler = self._profiler, None
-        if profiler is None:
-            return
-        profiler.stop()
-        if not self._run.profile_path.exists():
-            log.warning("profile: nothing was recorded; it requires more than 7 steps.")
-
-    def on_exception(self, loop: Loop, error: BaseException) -> None:
-        # The files of a failed session are not written.
-        if self._profiler is not None:
-            self._profiler.on_trace_ready = None
-            self._profiler.stop()
-            self._profiler = None
-
-    def _write_profile(self, profiler: profile) -> None:
-        """Write the profile, and log each part's share of CPU time."""
-        events = profiler.key_averages()
-        where = "cuda" if ProfilerActivity.CUDA in profiler.activities else "cpu"
-        with self._run.translate_write_errors():
-            self._run.profile_path.mkdir(exist_ok=True)
-            with atomic_write(self._run.profile_path / "trace.json") as temporary:
-                profiler.export_chrome_trace(str(temporary))
-            table = events.table(sort_by=f"self_{where}_time_total", row_limit=30)
-            write_text(self._run.profile_path / "steps.txt", table)
-        seconds = {event.key: event.cpu_time_total / 1e6 for event in events if event.key in PROFILED_SECTION_NAMES}
-        total = sum(seconds.values())
-        shares = ", ".join(f"{name} {seconds.get(name, 0) / total:.0%}" for name in PROFILED_SECTION_NAMES)
-        log.info("CPU time of 10 steps: %s; see %s", shares, self._run.profile_path)

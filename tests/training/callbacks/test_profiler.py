@@ -12,7 +12,7 @@ from contraport.runs import as_run_folder
 from contraport.training import train
 from contraport.training.loop import PROFILED_SECTION_NAMES
 
-from .test_train import are_equal_states, get_model_state
+from ..test_train import are_equal_states, get_model_state
 
 
 def test_writes_a_trace_and_a_table(settings: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
