@@ -90,7 +90,7 @@ class LightlyTrainLoss(StepLoss):
     def missing_views_blocker(self) -> str | None:
         return "the method uses the first view"
 
-    def batch_size_warning(self, items: int) -> str | None:
+    def small_batch_warning(self, batch_size: int) -> str | None:
         return None
 
 

@@ -168,9 +168,9 @@ def write_feature_shards(path: Path, features: Features, items_per_shard: int) -
     return paths
 
 
-def shard_path(path: Path, index: int, num_shards: int) -> Path:
+def shard_path(file: Path, index: int, num_shards: int) -> Path:
     """Return the path of a shard of a feature file, such as ``photos.00000-of-00002.npz``."""
-    return path.with_name(f"{path.stem}.{index:05d}-of-{num_shards:05d}{path.suffix}")
+    return file.with_name(f"{file.stem}.{index:05d}-of-{num_shards:05d}{file.suffix}")
 
 
 def list_conflicting_files(path: Path, num_new_shards: int | None = None) -> list[Path]:
@@ -296,25 +296,25 @@ def items_table_path(path: Path) -> Path:
     return path.with_name(f"{path.stem}.items.parquet")
 
 
-def _list_complete_shards(path: Path) -> list[Path]:
+def _list_complete_shards(file: Path) -> list[Path]:
     """Return the ordered shard paths of a feature file, empty without shards."""
-    shards = _list_shard_files(path)
+    shards = _list_shard_files(file)
     if not shards:
         return []
     totals = sorted({_parse_shard_total(shard) for shard in shards})
-    message = f"features: {path} has shards of {' and of '.join(map(str, totals))} in all. Remove the outdated ones."
+    message = f"features: {file} has shards of {' and of '.join(map(str, totals))} in all. Remove the outdated ones."
     check(len(totals) == 1, message, "mixed_shards")
-    expected = [shard_path(path, number, totals[0]) for number in range(totals[0])]
-    missing = [file.name for file in expected if file not in shards]
-    message = f"features: {len(missing)} of {len(expected)} shards of {path} are missing, first {''.join(missing[:1])}."
+    expected = [shard_path(file, number, totals[0]) for number in range(totals[0])]
+    missing = [shard.name for shard in expected if shard not in shards]
+    message = f"features: {len(missing)} of {len(expected)} shards of {file} are missing, first {''.join(missing[:1])}."
     check(not missing, message, "missing_shard")
     return expected
 
 
-def _list_shard_files(path: Path) -> list[Path]:
+def _list_shard_files(file: Path) -> list[Path]:
     """Return sorted paths of all shards, including those of another total."""
-    files = sorted(path.parent.glob(f"{glob.escape(path.stem)}.*-of-*{path.suffix}"))
-    return [file for file in files if re.fullmatch(r"\.\d{5}-of-\d{5}", file.stem.removeprefix(path.stem))]
+    paths = sorted(file.parent.glob(f"{glob.escape(file.stem)}.*-of-*{file.suffix}"))
+    return [path for path in paths if re.fullmatch(r"\.\d{5}-of-\d{5}", path.stem.removeprefix(file.stem))]
 
 
 def _parse_shard_total(shard: Path) -> int:

@@ -13,10 +13,10 @@ from tests.errors import raises_usage_error
 from contraport.catalog.data_option_parsers import (
     DOMAINS_BY_SHIFT,
     CorruptionSpec,
-    DomainsSpec,
+    DomainShiftSpec,
     MismatchSpec,
     parse_corruptions,
-    parse_domains,
+    parse_domain_shift,
     parse_imbalance_ratio,
     parse_mismatch,
 )
@@ -188,7 +188,7 @@ def test_lazy_items_are_transformed_on_fetch_and_pickled() -> None:
     lazy = dataset.with_store(StoreOnDisk(dataset.store, torch.arange(40)))
     for change in (
         lambda source: corrupt_dataset(source, CorruptionSpec("noise", 2)),
-        lambda source: shift_and_hold_out_domains(source, DomainsSpec("style")),
+        lambda source: shift_and_hold_out_domains(source, DomainShiftSpec("style")),
     ):
         assert torch.equal(all_items_of(change(lazy)), all_items_of(change(dataset)))
         positions = [31, 4, 17, 5]
@@ -199,7 +199,7 @@ def test_lazy_items_are_transformed_on_fetch_and_pickled() -> None:
 @pytest.mark.parametrize("name", DOMAINS_BY_SHIFT)
 def test_domain_shift_has_four_domains_of_images(name: str) -> None:
     dataset = pictures(200)
-    shifted = shift_and_hold_out_domains(dataset, DomainsSpec(name))
+    shifted = shift_and_hold_out_domains(dataset, DomainShiftSpec(name))
     assert shifted.domain_names == DOMAINS_BY_SHIFT[name]
     assert shifted.domains is not None
     assert shifted.domains.bincount().min() > 30
@@ -211,7 +211,7 @@ def test_domain_shift_has_four_domains_of_images(name: str) -> None:
 def test_domain_does_not_depend_on_position(name: str) -> None:
     dataset, positions = pictures(60), torch.tensor([41, 7, 30])
     all_items, subset = (
-        shift_and_hold_out_domains(source, DomainsSpec(name)) for source in (dataset, dataset.subset(positions))
+        shift_and_hold_out_domains(source, DomainShiftSpec(name)) for source in (dataset, dataset.subset(positions))
     )
     assert all_items.domains is not None
     assert torch.equal(subset.domains, all_items.domains[positions])
@@ -222,7 +222,7 @@ def test_domains_are_rotations_and_named_filters() -> None:
     images = torch.zeros(200, 1, 8, 8, dtype=torch.uint8)
     images[:, :, :4] = 40  # the upper half is dark grey, the lower black
     turned, styled = (
-        shift_and_hold_out_domains(from_arrays(images), DomainsSpec(name)) for name in ("rotate", "style")
+        shift_and_hold_out_domains(from_arrays(images), DomainShiftSpec(name)) for name in ("rotate", "style")
     )
     assert turned.domains is not None
     assert styled.domains is not None
@@ -243,7 +243,7 @@ def test_excluded_domain_is_only_in_the_test_split() -> None:
     train = pictures(100)
     test = train.subset(torch.arange(100), "test")
     remaining, excluded = (
-        shift_and_hold_out_domains(source, DomainsSpec("style", "inverted")) for source in (train, test)
+        shift_and_hold_out_domains(source, DomainShiftSpec("style", "inverted")) for source in (train, test)
     )
     assert remaining.domains is not None
     assert excluded.domains is not None
@@ -256,7 +256,7 @@ def test_excluded_domain_is_only_in_the_test_split() -> None:
 def test_data_with_domains_keep_them() -> None:
     dataset = from_arrays(np.zeros((4, 8, 8), np.uint8), domains=[0, 0, 1, 1])
     with raises_usage_error("domains.conflict", "arrays"):
-        shift_and_hold_out_domains(dataset, DomainsSpec("rotate"))
+        shift_and_hold_out_domains(dataset, DomainShiftSpec("rotate"))
 
 
 @pytest.mark.parametrize(
@@ -272,8 +272,8 @@ def test_data_with_domains_keep_them() -> None:
         (parse_corruptions, "noise:3,noise:2", ("corrupt.duplicate", "noise:3,noise:2")),
         (parse_corruptions, "nois", ("corrupt.unknown", "nois", "noise")),
         (parse_corruptions, "noise:6", ("corrupt.severity", "noise:6")),
-        (parse_domains, "styles", ("domains.unknown", "styles", "style")),
-        (parse_domains, "style:edge", ("domains.unknown", "edge", "edges")),
+        (parse_domain_shift, "styles", ("domains.unknown", "styles", "style")),
+        (parse_domain_shift, "style:edge", ("domains.unknown", "edge", "edges")),
     ],
 )
 def test_rejects_invalid_perturbations(parse: object, text: object, code_and_values: tuple[str, ...]) -> None:

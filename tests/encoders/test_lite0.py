@@ -102,7 +102,7 @@ def test_training_of_a_head_keeps_the_weights_and_resumes(tmp_path: Path) -> Non
         second_run = contraport.train(
             **{**settings, "init": tmp_path / "run"}, epochs=1, out=tmp_path / "next", progress=False
         )
-    assert as_run_folder(resumed).num_trained_epochs() == 2
+    assert as_run_folder(resumed).saved_model_epoch() == 2
     assert torch.equal(second_run.model().tower(0).encoder.conv_stem.weight, encoder.conv_stem.weight)
 
 

@@ -36,7 +36,7 @@ def test_rejects_a_model_that_changes_during_the_evaluation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes_before_epochs: bool
 ) -> None:
     run = make_run(tmp_path / "run", build_vector_model(), epochs=3)
-    load_model, load_epochs = RunFolder.model, RunFolder.num_trained_epochs
+    load_model, load_epochs = RunFolder.model, RunFolder.saved_model_epoch
     pending = [True]
 
     def save_changed_model(run: RunFolder) -> None:
@@ -60,7 +60,7 @@ def test_rejects_a_model_that_changes_during_the_evaluation(
         *(
             ("model", load_and_change_model)
             if changes_before_epochs
-            else ("num_trained_epochs", load_epochs_and_change_model)
+            else ("saved_model_epoch", load_epochs_and_change_model)
         ),
     )
     with raises_usage_error("run.model_changed", run.path):

@@ -24,7 +24,7 @@ from contraport.errors import FolderInUseError
 from contraport.evaluation import embed, evaluate
 from contraport.evaluation.loaded_run import find_checkpoints_by_epoch, iter_intermediate_model_copies
 from contraport.evaluation.notes_and_verdict import build_worsened_geometry_notes, find_verdict_text
-from contraport.evaluation.report_arrays import collect_map_and_spectrum_arrays, collect_test_figure_arrays
+from contraport.evaluation.report_arrays import collect_feature_plot_arrays, collect_test_figure_arrays
 from contraport.metrics import collect_metrics_for_display
 from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.intervals import Difference
@@ -284,13 +284,13 @@ def test_plan_has_the_names_of_the_views(tmp_path: Path) -> None:
 
 def test_saved_texts_are_truncated_as_shown() -> None:
     dataset = from_arrays(["größer", "x" * 1000, "a"])
-    arrays = collect_map_and_spectrum_arrays(dataset, torch.eye(3), torch.tensor([2, 1]))
+    arrays = collect_feature_plot_arrays(dataset, torch.eye(3), torch.tensor([2, 1]))
     assert arrays["texts"].tolist() == ["a", "x" * 160]
 
 
 def test_neighbors_of_a_sample_are_within_the_sample() -> None:
     features, chosen = torch.randn(20, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([19, 3, 7, 11, 2])
-    arrays = collect_map_and_spectrum_arrays(from_arrays(features, labels=np.arange(20) % 3), features, chosen)
+    arrays = collect_feature_plot_arrays(from_arrays(features, labels=np.arange(20) % 3), features, chosen)
     z = torch.nn.functional.normalize(features[chosen], dim=1)
     order = (z @ z.T).fill_diagonal_(-2).argsort(dim=1, descending=True)[:, :4]
     assert np.array_equal(arrays["neighbors"], order)

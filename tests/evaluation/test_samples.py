@@ -13,8 +13,8 @@ from contraport.data import Dataset, Views, from_arrays
 from contraport.embedding import LoaderConfig
 from contraport.encoders import Model
 from contraport.evaluation.report_arrays import (
-    collect_cosine_matrix_arrays,
-    collect_map_and_spectrum_arrays,
+    collect_feature_plot_arrays,
+    collect_item_cosine_arrays,
     collect_test_figure_arrays,
     project_to_2d_with_method,
 )
@@ -29,7 +29,7 @@ def build_context(model: Model, test: Dataset) -> EvalContext:
 def test_points_are_of_chosen_items_and_the_spectrum_of_all() -> None:
     features, chosen = torch.randn(20, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([3, 7, 19])
     names = [f"site {number % 4}" for number in range(20)]
-    arrays = collect_map_and_spectrum_arrays(from_arrays(features, domains=names), features, chosen)
+    arrays = collect_feature_plot_arrays(from_arrays(features, domains=names), features, chosen)
     assert [arrays["domain_names"][domain] for domain in arrays["domains"]] == [names[item] for item in chosen]
     np.testing.assert_allclose(arrays["spectrum"], centered_singular_values(features), rtol=1e-5)
     assert arrays["neighbors"].shape == (3, 2)
@@ -38,7 +38,7 @@ def test_points_are_of_chosen_items_and_the_spectrum_of_all() -> None:
 
 def test_thumbnails_show_the_first_view() -> None:
     first, second = (np.full((3, 1, 8, 8), value, dtype=np.uint8) for value in (50, 200))
-    arrays = collect_map_and_spectrum_arrays(from_arrays((first, second)), torch.eye(3), torch.arange(3))
+    arrays = collect_feature_plot_arrays(from_arrays((first, second)), torch.eye(3), torch.arange(3))
     assert (arrays["thumbnails"] == 50).all()
 
 
@@ -56,10 +56,10 @@ def test_projection_to_2d_accepts_any_features(rows: torch.Tensor | None, method
 
 def test_cosines_of_a_fixed_number_of_items_sorted_by_class() -> None:
     dataset = build_vectors(400, 3)
-    arrays = collect_cosine_matrix_arrays(dataset, torch.randn(400, 4, generator=torch.Generator().manual_seed(0)))
+    arrays = collect_item_cosine_arrays(dataset, torch.randn(400, 4, generator=torch.Generator().manual_seed(0)))
     assert arrays["cosines"].shape == (160, 160)
     assert arrays["cosine_labels"].tolist() == sorted(arrays["cosine_labels"])
-    assert "cosine_labels" not in collect_cosine_matrix_arrays(build_vectors(5, None), torch.eye(5))
+    assert "cosine_labels" not in collect_item_cosine_arrays(build_vectors(5, None), torch.eye(5))
 
 
 def test_suspicion_uses_features_of_a_shared_encoder() -> None:

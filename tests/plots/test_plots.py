@@ -195,10 +195,10 @@ def test_curves_format_shares_in_percent_and_use_titles():
 
 def test_evaluation_samples_hold_spectrum_and_neighbors():
     from contraport.data.arrays import from_arrays
-    from contraport.evaluation.report_arrays import collect_map_and_spectrum_arrays
+    from contraport.evaluation.report_arrays import collect_feature_plot_arrays
 
     features = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
-    arrays = collect_map_and_spectrum_arrays(from_arrays(features), features, torch.arange(40))
+    arrays = collect_feature_plot_arrays(from_arrays(features), features, torch.arange(40))
     np.testing.assert_allclose(
         arrays["spectrum"], np.linalg.svd(features - features.mean(0), compute_uv=False), rtol=1e-4
     )

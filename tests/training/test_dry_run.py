@@ -87,7 +87,7 @@ def test_dry_run_does_not_change_a_training(images: Dataset, tmp_path: Path) -> 
     contraport.train(**settings, out=tmp_path / "second")
     one, other = (json.loads((tmp_path / name / "metrics.jsonl").read_text()) for name in ("first", "second"))
     assert one["loss"] == other["loss"]
-    assert as_run_folder(first).num_trained_epochs() == 1
+    assert as_run_folder(first).saved_model_epoch() == 1
     with raises_usage_error("dry_run.conflict"):
         contraport.train(data=images, resume=True, out=tmp_path / "first", dry_run=True)
 

@@ -143,16 +143,16 @@ def test_run_that_stopped_early_is_complete_and_can_be_continued(tmp_path: Path)
     spec = "recall@1:patience=2,min_delta=0.9"  # the learning rate is so small that nothing improves
     run = train(tmp_path, epochs=9, early_stopping=spec)
     assert [row["epoch"] for row in run.metrics_rows() if "recall@1" in row] == [1, 2, 3]
-    assert as_run_folder(run).num_trained_epochs() == 3
+    assert as_run_folder(run).saved_model_epoch() == 3
     assert as_run_folder(run).saved_model_epoch_warning() is None
     weights = as_run_folder(run).last_checkpoint.read_bytes()
     resumed = train(tmp_path, resume=True)
-    assert as_run_folder(resumed).num_trained_epochs() == 3
+    assert as_run_folder(resumed).saved_model_epoch() == 3
     assert as_run_folder(run).last_checkpoint.read_bytes() == weights
     extended = train(tmp_path, resume=True, early_stopping="recall@1:patience=4,min_delta=0.9")
-    assert as_run_folder(extended).num_trained_epochs() == 5
+    assert as_run_folder(extended).saved_model_epoch() == 5
     assert (
-        as_run_folder(train(tmp_path, resume=True, early_stopping="loss:patience=7,min_delta=9")).num_trained_epochs()
+        as_run_folder(train(tmp_path, resume=True, early_stopping="loss:patience=7,min_delta=9")).saved_model_epoch()
         == 9
     )
 

@@ -77,7 +77,7 @@ def test_rejects_a_model_that_was_trained_further_during_evaluation(
 ) -> None:
     run = train(**settings)
     epochs = iter([2, 3])
-    monkeypatch.setattr(RunFolder, "num_trained_epochs", lambda self: next(epochs))
+    monkeypatch.setattr(RunFolder, "saved_model_epoch", lambda self: next(epochs))
     with raises_usage_error("run.model_changed"):
         evaluate_run(run, settings["data"])
     assert not as_run_folder(run).evaluation_path.exists()

@@ -74,7 +74,7 @@ def test_encoder_without_parameters_is_frozen(images: Dataset, tmp_path: Path) -
     result = contraport.evaluate(run, data=(images, mirror_images(images)), **options)["rows"]
     assert result.keys() == {"raw", "untrained", "trained"}
     contraport.train(data=images, resume=True, out=run.path, epochs=3, progress=False)
-    assert as_run_folder(run).num_trained_epochs() == 3
+    assert as_run_folder(run).saved_model_epoch() == 3
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def _merge_resumed_audit_options(explicit_options: dict[str, Any]) -> dict[str, 
 def _check_cleanings(options: AuditOptions, dataset: Dataset) -> None:
     """Raise `UsageError` if a requested cleaned copy of the data is impossible."""
     edited = [cleaning for cleaning in options.requested_cleanings if cleaning != "weigh"]
-    if edited and dataset.entity_ids is not None and not isinstance(options.data, str | Path):
+    if edited and dataset.is_coupling and not isinstance(options.data, str | Path):
         message = f"{edited[0]}: requires the folder of a coupling, got a dataset in memory; select its pairs by "
         raise UsageError(f"{message}Audit.flagged(), and build it again by from_coupling.", kind="coupling")
     if len(dataset.shapes) == 2:

@@ -54,7 +54,7 @@ class CorruptionSpec(NamedTuple):
     severity: int
 
 
-class DomainsSpec(NamedTuple):
+class DomainShiftSpec(NamedTuple):
     """Kind of domains (rotate or style), and the held-out domain, if any."""
 
     kind: str
@@ -236,7 +236,7 @@ def parse_corruptions(text: object) -> tuple[CorruptionSpec, ...]:
     return tuple(corruptions)
 
 
-def parse_domains(text: object) -> DomainsSpec:
+def parse_domain_shift(text: object) -> DomainShiftSpec:
     """Parse a kind of domains such as ``style``, optionally with a held-out domain.
 
     ``style:edges`` holds out the domain ``edges``.
@@ -244,14 +244,14 @@ def parse_domains(text: object) -> DomainsSpec:
     Raises:
         UsageError: unknown kind or domain.
 
-    >>> parse_domains("style:edges")
-    DomainsSpec(kind='style', held_out='edges')
+    >>> parse_domain_shift("style:edges")
+    DomainShiftSpec(kind='style', held_out='edges')
     """
     kind, _, held_out = str(text).partition(":")
     check_name("domains", kind, DOMAINS_BY_SHIFT)
     if held_out and held_out not in DOMAINS_BY_SHIFT[kind]:
         raise unknown_name_error(f"domains: {kind}", held_out, DOMAINS_BY_SHIFT[kind])
-    return DomainsSpec(kind, held_out or None)
+    return DomainShiftSpec(kind, held_out or None)
 
 
 def _float_or_nan(value: object) -> float:

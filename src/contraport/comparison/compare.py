@@ -51,7 +51,7 @@ from contraport.comparison.tuning import (
 )
 from contraport.embedding import LoaderConfig
 from contraport.errors import UsageError, check_new_or_empty_folder, message_if_out_of_memory, translate_write_errors
-from contraport.evaluation.loaded_run import build_objective_for_test_plan
+from contraport.evaluation.loaded_run import build_initial_test_plan_objective
 from contraport.evaluation.notes_and_verdict import build_skipped_metric_notes
 from contraport.evaluation.split_loading import SplitLoader
 from contraport.metrics import Metric, Requirement, select_metrics, select_metrics_keeping_order
@@ -282,7 +282,7 @@ def _unmet_requirement_by_metric(
     train, test = (SplitLoader(settings, model).load(None, split) for split in ("train", "test"))
     objective = None
     with suppress(UsageError):  # metrics that need the objective are then unmet, as in the evaluation
-        objective = build_objective_for_test_plan(settings)
+        objective = build_initial_test_plan_objective(settings)
     context = EvalContext(model, train, test, views, LoaderConfig(), objective=objective)
     return {metric.key: metric.find_unmet_requirement(context) for metric in metrics}
 

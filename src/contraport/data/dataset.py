@@ -154,9 +154,9 @@ class Dataset(torch.utils.data.Dataset[Batch]):
             self.present = None if bool(self.present.all()) else self.present
 
     @property
-    def pair_or_item_noun(self) -> str:
-        """Noun for an item in messages, "pair" for a coupling, else "item"."""
-        return "item" if self.entity_ids is None else "pair"
+    def is_coupling(self) -> bool:
+        """True if each item is a pair of two sets, as in `from_coupling`."""
+        return self.entity_ids is not None
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
@@ -210,7 +210,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 
     def __repr__(self) -> str:
         views = ", ".join(f"{name} {shape}" for name, shape in zip(self.view_names, self.shapes, strict=True))
-        count = pluralize(len(self), self.pair_or_item_noun)
+        count = pluralize(len(self), "pair" if self.is_coupling else "item")
         return f"{type(self).__name__}({self.name!r}, {self.split}: {count}, {views})"
 
     def __len__(self) -> int:

@@ -21,7 +21,7 @@ from contraport._utils.text_bytes import is_text_shape
 from contraport.catalog.data_option_parsers import (
     DOMAINS_BY_SHIFT,
     CorruptionSpec,
-    DomainsSpec,
+    DomainShiftSpec,
     MismatchSpec,
 )
 from contraport.data.dataset import Batch, Dataset
@@ -373,7 +373,7 @@ def _compress_jpeg(images: Tensor, quality: float) -> Tensor:
     return decompressed.to(images.device).float() / 255
 
 
-def shift_and_hold_out_domains(dataset: Dataset, shift: DomainsSpec) -> Dataset:
+def shift_and_hold_out_domains(dataset: Dataset, shift: DomainShiftSpec) -> Dataset:
     """Assign images to four random domains, and rotate or restyle them accordingly.
 
     With a domain left out, the training items are those of the other domains and the test items those of this one.

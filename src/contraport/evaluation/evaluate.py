@@ -140,7 +140,7 @@ class EvaluatedRun(NamedTuple):
 
 def _check_model_unchanged_and_save(one: EvaluatedRun) -> None:
     """Write the evaluation, or raise `UsageError` if the model has changed."""
-    epochs = one.run_folder.num_trained_epochs()
+    epochs = one.run_folder.saved_model_epoch()
     message = f"run: the model in {one.run_folder.path} changed during the evaluation. Evaluate it again."
     check(epochs == one.result["epochs"], message, "model_changed")
     # All files are written before the first is moved into place, so that a full disk leaves the old evaluation.

@@ -58,8 +58,8 @@ def iter_intermediate_model_copies(
         yield epoch, loaded
 
 
-def build_objective_for_test_plan(settings: Settings) -> Loss:
-    """Build the objective at its initial settings, for the plan of test items.
+def build_initial_test_plan_objective(settings: Settings) -> Loss:
+    """Build the objective as before training, for the plan of test items.
 
     Raises:
         UsageError: the objective has no such plan; the message is a note of the evaluation.
@@ -133,14 +133,14 @@ class LoadedRun:
         device, bars = resolve_device(options.device), ProgressBars(shown=options.progress)
         loader_config = LoaderConfig(options.batch_size, device, options.num_workers, bars)
         # Read before the model: if a training saves another model meanwhile, its epochs differ at the end.
-        epochs = run.num_trained_epochs()
+        epochs = run.saved_model_epoch()
         settings, model = run.settings(), run.model(trust_remote_code=options.trust_remote_code)
         train, test, notes = load_evaluation_splits(run, settings, model, options)
         views = build_views(settings, train)
         check_views_fit_model(model, train, views)
         initial = final = no_plan_note = None
         try:
-            initial = build_objective_for_test_plan(settings)
+            initial = build_initial_test_plan_objective(settings)
             final = copy_objective_at_epoch(initial, run, settings, epochs)
         except UsageError as error:
             no_plan_note = str(error)

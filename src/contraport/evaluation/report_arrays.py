@@ -43,7 +43,7 @@ ArraysByName = dict[str, np.ndarray[Any, Any]]
 def collect_test_figure_arrays(context: EvalContext, *, has_probe: bool) -> ArraysByName:
     """Return 2-D points, cosines, losses and mismatch scores of test items."""
     test, positions = context.test, fixed_random_positions(len(context.test), 1_000)
-    arrays = collect_map_and_spectrum_arrays(test, context.test_features, positions) | collect_cosine_matrix_arrays(
+    arrays = collect_feature_plot_arrays(test, context.test_features, positions) | collect_item_cosine_arrays(
         test, context.test_features
     )
     arrays |= _compute_item_loss_arrays(context, positions)
@@ -58,7 +58,7 @@ def collect_test_figure_arrays(context: EvalContext, *, has_probe: bool) -> Arra
     return arrays
 
 
-def collect_map_and_spectrum_arrays(dataset: Dataset, features: Tensor, positions: Tensor) -> ArraysByName:
+def collect_feature_plot_arrays(dataset: Dataset, features: Tensor, positions: Tensor) -> ArraysByName:
     """Return 2-D points, neighbors and contents of items, and singular values."""
     chosen = features[positions]
     points, method = project_to_2d_with_method(chosen)
@@ -91,7 +91,7 @@ def collect_item_arrays(dataset: Dataset, positions: Tensor) -> ArraysByName:
     return arrays
 
 
-def collect_cosine_matrix_arrays(dataset: Dataset, features: Tensor) -> ArraysByName:
+def collect_item_cosine_arrays(dataset: Dataset, features: Tensor) -> ArraysByName:
     """Return the pairwise cosines of sampled items, sorted by label."""
     positions = random_positions_sorted_by_label(dataset, 160)
     z = normalize(features[positions])

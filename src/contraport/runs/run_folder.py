@@ -285,8 +285,8 @@ class RunFolder(Run):
             return None
         return self._load_model(self.initial_path, trust_remote_code=trust_remote_code)
 
-    def num_trained_epochs(self) -> int | None:
-        """Return the trained epochs of the saved model, or None if unrecorded."""
+    def saved_model_epoch(self) -> int | None:
+        """Return the epoch of the saved model, or None if unrecorded."""
         return self._read_trained_and_planned_epochs()[0]
 
     def _read_trained_and_planned_epochs(self) -> tuple[int | None, int | None]:

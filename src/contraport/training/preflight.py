@@ -66,7 +66,8 @@ def log_training_description(run: RunFolder, settings: Settings, components: Tra
             f"{name} ({describe_item_shape(shape)})" for name, shape in views
         )
     weights = sum(parameter.numel() for parameter in model.parameters())
-    number = "a stream of items" if isinstance(dataset, Stream) else f"{len(dataset):,} {dataset.pair_or_item_noun}s"
+    noun = "pairs" if dataset.is_coupling else "items"
+    number = "a stream of items" if isinstance(dataset, Stream) else f"{len(dataset):,} {noun}"
     log.info("%s: %s on %s, %s of %s", run.path, settings.recipe_or_objective_name, dataset.name, number, shapes)
     if run.backup.path.exists():
         log.info("the replaced run is kept in %s until the first checkpoint", run.backup.path)
@@ -108,7 +109,7 @@ def log_training_description(run: RunFolder, settings: Settings, components: Tra
 def log_item_and_step_counts(settings: Settings, components: TrainingComponents) -> None:
     """Log the numbers of held-out items, steps, epochs and batches."""
     dataset, steps = components.dataset, settings.epochs * components.steps_per_epoch
-    noun = dataset.pair_or_item_noun
+    noun = "pair" if dataset.is_coupling else "item"
     if dataset.num_random_test_items:
         held_out, option = pluralize(dataset.num_random_test_items, noun), format_option_name("test_fraction")
         log.info("%s held out for evaluation (%s)", held_out, option)
@@ -138,7 +139,7 @@ def log_preflight_warnings(
         warnings.append(f"few steps: {steps}. Use {format_options(**longer.options)} for {longer.steps_text}")
     if not settings.resume:
         warnings += [find_encoder_warning(settings, dataset), find_default_objective_warning(dataset, explicit_options)]
-    warnings.append(module.comparison.batch_size_warning(settings.batch_size))
+    warnings.append(module.comparison.small_batch_warning(settings.batch_size))
     if are_view_features_identical(module, dataset):
         warnings.append(
             f"the views of an item are identical: {format_options(augment='none')}, and the encoder has no dropout or "
@@ -245,7 +246,7 @@ def find_ngram_recall_note(settings: Settings, dataset: Dataset, model: Model) -
     None for other data, for given initial weights, and for an encoder that begins at the counts.
     """
     has_two_texts = len(dataset.shapes) == 2 and all(map(is_text_shape, dataset.shapes))
-    are_pairs = has_two_texts and dataset.entity_ids is None and settings.mismatch is None
+    are_pairs = has_two_texts and not dataset.is_coupling and settings.mismatch is None
     begins_above = (
         settings.effective_pretrained or settings.init or isinstance(model.encoders[0], NgramCountsWithLearnedWeights)
     )

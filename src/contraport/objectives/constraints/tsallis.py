@@ -91,8 +91,8 @@ class TsallisProblem(HostLoop):
     has_potential_per_row: bool
 
     @property
-    def pairs_per_unit_mass(self) -> int:
-        """Number of pairs whose masses add up to 1."""
+    def num_pairs_per_potential(self) -> int:
+        """Number of pairs that share a potential and a mass of 1."""
         n, m = self.logit_geometry.shape
         return m if self.has_potential_per_row else n * m
 
@@ -107,7 +107,7 @@ class TsallisProblem(HostLoop):
 
         It is the base of a uniform entry above order 1, and max(0.5, order) below: `PolynomialTailLink` ends at 1.
         """
-        return self.pairs_per_unit_mass ** (1 - self.order) if self.order > 1 else max(0.5, self.order)
+        return self.num_pairs_per_potential ** (1 - self.order) if self.order > 1 else max(0.5, self.order)
 
     @property
     def potential_minus_threshold(self) -> float:
@@ -143,7 +143,7 @@ class TsallisProblem(HostLoop):
 
     def run(self) -> RowPotentialsAndEmptyMask:
         """Run Newton's method until the potentials no longer change."""
-        potential = self._lower_bounds()
+        potential = self._potential_lower_bounds()
         empty = potential == -torch.inf
         potential = potential.masked_fill(empty, 0)
         rounding = 64 * torch.finfo(potential.dtype).eps
@@ -165,7 +165,7 @@ class TsallisProblem(HostLoop):
         like, (n, _) = self.logit_geometry.log_kernel.inputs[0], self.logit_geometry.shape
         return [like.new_empty(n), like.new_empty(n, dtype=torch.bool)]
 
-    def _lower_bounds(self) -> Tensor:
+    def _potential_lower_bounds(self) -> Tensor:
         """Return lower bounds of the potentials, (N,), from which Newton's method starts.
 
         Rows without compared pairs have minus infinity. Below order 1 the weight of a pair is above exp(theta - t - p),
@@ -175,7 +175,7 @@ class TsallisProblem(HostLoop):
         lift = self.potential_minus_threshold - self.exponent
         if self.order < 1:
             return self._log_sums_per_potential(row_log_sums(self.logit_geometry)) + lift
-        breadth = math.log(self.pairs_per_unit_mass)
+        breadth = math.log(self.num_pairs_per_potential)
         sharpness = max(1.0, 2 * (self.order - 1) * breadth)
         sharp = self._log_sums_per_potential(row_log_sums(self.logit_geometry.with_link(None, scale=sharpness)))
         return sharp / sharpness + (lift - breadth / sharpness)
@@ -265,7 +265,7 @@ class Tsallis(Constraint):
         logits = geometry.with_link(None, scale=1.0 if self.regularizes_row_shares else share ** (1 - self.order))
         problem, like = TsallisProblem(logits, self.order, has_potential_per_row), logits.log_kernel.inputs[0]
         # The thresholds are of the size of count^(1 - order), which must not overflow.
-        count, limit = problem.pairs_per_unit_mass, 0.9 * math.log(torch.finfo(like.dtype).max)
+        count, limit = problem.num_pairs_per_potential, 0.9 * math.log(torch.finfo(like.dtype).max)
         minimum, name = 1 - limit / math.log(max(count, 2)), str(like.dtype).removeprefix("torch.")
         expected = f"at least {minimum:.3g} for {count} pairs that share a mass in {name}"
         check(self.order >= minimum, f"order: must be {expected}, got {self.order!r}; use double precision.", "range")

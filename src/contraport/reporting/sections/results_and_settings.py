@@ -44,7 +44,7 @@ def build_results_section(assets: PageAssets) -> Section:
         "metrics": metrics,
         "notes": notes,
         "differing": [(name, texts) for name, texts in setting_texts_by_name(runs).items() if len(set(texts)) > 1],
-        "differences": _add_dataset_difference_plots(assets, metrics),
+        "differences": _add_run_difference_plots(assets, metrics),
         "directions": _build_retrieval_table(runs),
     }
     return Section("results", "Results", values)
@@ -72,8 +72,8 @@ class DifferencePlot(NamedTuple):
     element: PlotElement
 
 
-def _add_dataset_difference_plots(assets: PageAssets, metrics: Sequence[Metric]) -> list[DifferencePlot]:
-    """Add a forest plot for each data set with several runs evaluated together."""
+def _add_run_difference_plots(assets: PageAssets, metrics: Sequence[Metric]) -> list[DifferencePlot]:
+    """Add a forest plot of differences between runs for each data set."""
     metrics = [metric for metric in metrics if metric.is_shown_in_percent and metric.better_direction != "neither"]
     result = []
     for data in dict.fromkeys(run.data_name for run in assets.runs):

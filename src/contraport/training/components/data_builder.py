@@ -13,7 +13,7 @@ from torch import Tensor
 from contraport import distributed
 from contraport.catalog.data_option_parsers import (
     parse_corruptions,
-    parse_domains,
+    parse_domain_shift,
     parse_imbalance_ratio,
     parse_mismatch,
 )
@@ -128,7 +128,7 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
         check(len({*views}) == len(views), message, "duplicate")
         dataset = dataset.select_views(views, "given_views")
     if settings.domains is not None:
-        dataset = shift_and_hold_out_domains(dataset, parse_domains(settings.domains))
+        dataset = shift_and_hold_out_domains(dataset, parse_domain_shift(settings.domains))
     if settings.corrupt is not None:
         dataset = corrupt_dataset(dataset, *parse_corruptions(settings.corrupt))
     if settings.sample_weight_source == "classes" and dataset.split == "train":

@@ -380,7 +380,7 @@ def _build_objective_loss(
             raise UsageError(message, kind="labels_required") from error
         if error.code.endswith(".missing") or settings.prototypes is not None or target == settings.target:
             raise
-        if dataset.entity_ids is None:
+        if not dataset.is_coupling:
             error.add_note(f"Items of {dataset.name!r} share content; {format_options(target='pairs')} ignores this.")
         raise
     return loss

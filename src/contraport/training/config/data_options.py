@@ -10,7 +10,7 @@ from typing import Any, Literal
 from contraport.catalog.data_option_parsers import (
     parse_augment,
     parse_corruptions,
-    parse_domains,
+    parse_domain_shift,
     parse_imbalance_ratio,
     parse_mismatch,
 )
@@ -186,7 +186,7 @@ class DataPreparationSettings(BaseOptions):
         None,
         "Assign images to four domains: rotate (quarter turns), or style (plain, edges, posterized, inverted). "
         "style:edges trains on the other three domains and tests on edges.",
-        check=lambda _, value: parse_domains(value),
+        check=lambda _, value: parse_domain_shift(value),
     )
 
     @property

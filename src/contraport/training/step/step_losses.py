@@ -95,8 +95,8 @@ class StepLoss(nn.Module, ABC):
     def forward(self, embedded: EmbeddedBatch) -> Tensor:
         """Return the loss of a batch, a tensor without dimensions."""
 
-    def batch_size_warning(self, items: int) -> str | None:
-        """Return a warning if this batch size is too small, else None."""
+    def small_batch_warning(self, batch_size: int) -> str | None:
+        """Return a warning if a batch size is too small, else None."""
         return None
 
     def missing_views_unsupported_reason(self) -> str | None:
@@ -193,12 +193,12 @@ class ObjectiveStepLoss(StepLoss):
             return "the objective compares coordinates, each over the whole batch"
         return None if "present" in self._accepted else "the call of the objective has no keyword `present`"
 
-    def batch_size_warning(self, items: int) -> str | None:
+    def small_batch_warning(self, batch_size: int) -> str | None:
         has_negatives = isinstance(self.objective, Loss) and self.objective.has_negatives
-        if items >= 32 or not has_negatives:
+        if batch_size >= 32 or not has_negatives:
             return None
         return (
-            f"small batches: each item has {pluralize(items - 1, 'negative')}. Increase "
+            f"small batches: each item has {pluralize(batch_size - 1, 'negative')}. Increase "
             f"{format_option_name('batch_size')}, up to the number of items, add {format_options(negatives='queue')}, "
             f"or use {format_options(recipe='byol')}, which has no negatives"
         )
@@ -294,8 +294,8 @@ class QueryKeyLoss(ObjectiveStepLoss):
             return "a queue or a bank stores all views of items"
         return super().missing_views_unsupported_reason()
 
-    def batch_size_warning(self, items: int) -> str | None:
-        return super().batch_size_warning(items) if self.memory is None else None
+    def small_batch_warning(self, batch_size: int) -> str | None:
+        return super().small_batch_warning(batch_size) if self.memory is None else None
 
     def after_step(self) -> None:
         """Write the embeddings of the last step to the memory."""
@@ -345,12 +345,12 @@ class PrototypeLoss(ObjectiveStepLoss):
     def missing_views_unsupported_reason(self) -> str | None:
         return "prototypes are assigned by the other views of an item"
 
-    def batch_size_warning(self, items: int) -> str | None:
-        if items >= len(self.prototypes):
+    def small_batch_warning(self, batch_size: int) -> str | None:
+        if batch_size >= len(self.prototypes):
             return None
         return (
-            f"small batches: {items} items for {len(self.prototypes)} prototypes, each of which is assigned an equal "
-            f"part. Increase {format_option_name('batch_size')} or decrease {format_option_name('prototypes')}"
+            f"small batches: {batch_size} items for {len(self.prototypes)} prototypes, each of which is assigned an "
+            f"equal part. Increase {format_option_name('batch_size')} or decrease {format_option_name('prototypes')}"
         )
 
     @torch.no_grad()
@@ -406,7 +406,7 @@ class DistillationLoss(ObjectiveStepLoss):
     def missing_views_unsupported_reason(self) -> str | None:
         return "each view of an item predicts the teacher's features"
 
-    def batch_size_warning(self, items: int) -> str | None:
+    def small_batch_warning(self, batch_size: int) -> str | None:
         return None  # the queue has the classes
 
     @torch.no_grad()
