@@ -277,7 +277,7 @@ class EvalContext:
     @property
     def has_link_data(self) -> bool:
         """True if each item links two sets, such as users and products."""
-        return self.train.is_coupling and self.test.is_coupling
+        return self.train.entity_ids is not None and self.test.entity_ids is not None
 
     @property
     def has_unseen_test_rows(self) -> bool:
