@@ -128,7 +128,7 @@ class CrossFitScores:
 def train_crossfit_rounds(
     dataset: Dataset, settings: Settings, saved_scores: CrossFitScores, *, statistic: str, folds: int
 ) -> Iterator[RoundResult]:
-    """Audit by cross-fit in rounds, and yield the mean scores after each round.
+    """Audit by cross-fitting in rounds, and yield the mean scores after each round.
 
     A round deals the pairs into folds and scores each by an encoder that is trained on the others, without the suspects
     of the rounds before. Pairs that exchange partners to make mismatches are always in the same fold, so that pairs and

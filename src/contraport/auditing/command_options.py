@@ -52,7 +52,7 @@ _UNUSED_OPTION_NAMES_BY_METHOD = {
 
 
 def _check_view_selection(name: str, value: Any) -> None:
-    """Raise `UsageError` unless a value lists different views, and not just one."""
+    """Raise `UsageError` unless a value lists at least two distinct views."""
     good = matches_type(value, Sequence[int | str]) and len(value) != 1 and len(set(map(str, value))) == len(value)
     good = good and all(isinstance(view, str) or view >= 0 for view in value)
     check(good, f"{name}: must be two or more different view names, or numbers from 0, got {value!r}.")

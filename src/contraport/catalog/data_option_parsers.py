@@ -237,7 +237,7 @@ def parse_corruptions(text: object) -> tuple[CorruptionSpec, ...]:
 
 
 def parse_domain_shift(text: object) -> DomainShiftSpec:
-    """Parse a kind of domains such as ``style``, optionally with a held-out domain.
+    """Parse a domain type such as ``style``, optionally with a held-out domain.
 
     ``style:edges`` holds out the domain ``edges``.
 

@@ -65,7 +65,7 @@ class OneViewDatasetWithPartners(Dataset):
 
 @dataclass(frozen=True)
 class MismatchedLaterViewsStore(StoreWrapper):
-    """Store that takes the views after the first from each item's partner."""
+    """Store with mismatched views: all but the first come from another item."""
 
     partners: Tensor
 

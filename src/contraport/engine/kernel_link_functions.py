@@ -73,7 +73,7 @@ class DoubledLink(Link):
 
 @dataclass(frozen=True)
 class LinkPlusLogCost(Link):
-    """Link that multiplies a kernel by its cost.
+    """Link function that multiplies the kernel by the cost.
 
     It is h(T) = h_inner(T) + log(cost_at_zero - T). It is minus infinity, without gradient, where the cost is not
     positive.

@@ -46,7 +46,7 @@ MIN_LEARNED_TEMPERATURE = 0.01
 
 
 class InitialTemperature(float):
-    """Number that makes a temperature a learned parameter with this initial value."""
+    """Initial value of a temperature that is learned."""
 
 
 TemperatureLike: TypeAlias = float | Tensor | Literal["learn"]
@@ -276,7 +276,7 @@ def create_shardable_scalar_parameter(owner: nn.Module, value: float) -> nn.Para
 
 
 def gather_scalar_parameter(parameter: Tensor) -> float:
-    """Return a scalar parameter as a number, also if it is sharded.
+    """Return a scalar parameter as a number, even if it is sharded.
 
     Every process must then call this function.
     """

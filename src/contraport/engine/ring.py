@@ -79,7 +79,7 @@ class Shards(NamedTuple):
         return value if self.inverse_order is None else value[self.inverse_order]
 
     def row_indices(self, slice_in_owner_order: slice) -> Indices:
-        """Return the row indices in a slice of the rows sorted by owner."""
+        """Return the row indices at a slice of positions, with rows ordered by process."""
         return slice_in_owner_order if self.order is None else self.order[slice_in_owner_order]
 
 
@@ -419,7 +419,7 @@ def _add_log_sums_in_place(total: Tensor | None, part: slice, values: Tensor | N
 
 
 def _restrict_terms_to_visit(terms: Sequence[WeightTerm], visit: RingVisit) -> list[WeightTerm]:
-    """Return weight terms restricted to the rows and columns of a visit."""
+    """Return weight terms restricted to the rows and columns of one ring step."""
     rows, columns = visit.rows, visit.columns
     return [
         WeightTerm(a[rows], b[columns], axis, factor[rows if axis == "rows" else columns])

@@ -461,14 +461,14 @@ def hubness_pseudovalues(context: EvalContext) -> ItemValues:
 
 @register_clustering_metric("NMI", unit="share of information")
 def nmi_result(context: EvalContext) -> MetricResult:
-    """Normalized mutual information between k-means clusters (as many as classes) and the classes."""
+    """Normalized mutual information between the classes and as many k-means clusters."""
     values = clustering.nmi_pseudovalues(context.test_labels, context.test_clusters)
     return intervals.MetricResult(values, intervals.bootstrap_means_from_zero_to_one)
 
 
 @register_clustering_metric("ARI", unit="share of pairs above chance")
 def ari_result(context: EvalContext) -> MetricResult:
-    """Adjusted Rand index between k-means clusters (as many as classes) and the classes."""
+    """Adjusted Rand index between the classes and as many k-means clusters."""
     values = clustering.ari_pseudovalues(context.test_labels, context.test_clusters)
     return intervals.MetricResult(values, intervals.bootstrap_means_at_most_one)
 

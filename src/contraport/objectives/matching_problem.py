@@ -168,7 +168,7 @@ class MatchingProblem:
         return remaining
 
     def list_directions(self, block: Block) -> list[BlockDirection]:
-        """Return the one or two directions of a block, with additional negatives."""
+        """Return a block's rows-to-columns direction, and the reverse one if it is compared too."""
         attributes, target, negatives = self.inputs.attributes, self.target, self.negatives
         weights, ids = attributes.get("weights"), attributes.get("ids")
         if ids is not None:
@@ -306,7 +306,7 @@ def describe_type_and_row_shape(value: object) -> str:
 
 
 def _types_and_row_shapes_by_option(problem: MatchingProblem) -> dict[str, str]:
-    """Return the type and row shape of each option, to compare processes."""
+    """Return the type and per-item shape of each option, which all processes must share."""
     inputs, negatives, ndim = problem.inputs, problem.negatives, problem.inputs.views[0].ndim
 
     def first_vectors(items: Tensor) -> Tensor:  # of each set, as processes may have sets of different sizes

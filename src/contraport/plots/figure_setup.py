@@ -233,7 +233,7 @@ def is_run_source(value: object) -> bool:
 
 
 def load_run(folder: Any) -> RunFolder:
-    """Open a run folder, which requires the optional dependencies ``report``."""
+    """Open a run folder; requires the extra ``report``."""
     with translate_import_errors("report", "To read a run"):
         from contraport.runs import as_run_folder
 

@@ -61,7 +61,7 @@ class ReportedRun:
 
     @property
     def test_set_and_size(self) -> tuple[str, int | None]:
-        """Evaluation data and number of test items, equal for runs that are compared."""
+        """Evaluation data and number of test items; runs are compared if both agree."""
         return self.data_name, self.evaluation.get("test_items")
 
     @property

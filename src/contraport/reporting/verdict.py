@@ -43,7 +43,7 @@ def compose_verdict_sentences(runs: Sequence[ReportedRun]) -> list[str]:
 
 
 def compose_lede(runs: Sequence[ReportedRun]) -> str | None:
-    """Return the heading of the report, the first verdict sentence, or None."""
+    """Return the report's heading, which is the verdict's first sentence, or None."""
     verdict = runs[0].evaluation.get("verdict") if len(runs) == 1 else None
     return verdict or next(iter(compose_comparison_sentences(runs)), None)
 

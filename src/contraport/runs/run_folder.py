@@ -253,7 +253,7 @@ class RunFolder(Run):
         write_text(self.metrics_path, "".join(json.dumps(row) + "\n" for row in rows))
 
     def save_model(self, model: Model, *, epochs: int, planned_epochs: int | None = None) -> None:
-        """Write the trained model and its epochs, and delete evaluations of earlier models.
+        """Write the trained model and its number of epochs, and delete outdated evaluations.
 
         `planned_epochs` is larger than `epochs` after early stopping; default: the same.
         """

@@ -297,7 +297,7 @@ class _NearestTracker:
 
 
 def _label_groups(features: np.ndarray, threshold: float, nearest: _NearestTracker, device: torch.device) -> np.ndarray:
-    """Return the group of each item, linked by all pairs above `threshold`.
+    """Return each item's group, a connected component of the pairs above `threshold`.
 
     `nearest` is updated by all pairs.
     """
@@ -324,7 +324,7 @@ def _label_groups(features: np.ndarray, threshold: float, nearest: _NearestTrack
 
 
 def _label_groups_by_index(index: ApproximateFeatureIndex, threshold: float, nearest: _NearestTracker) -> np.ndarray:
-    """Return the group of each item, linked by the index's pairs above `threshold`.
+    """Return each item's group, a connected component of the index's pairs above `threshold`.
 
     `nearest` is updated by the pairs of the index.
     """

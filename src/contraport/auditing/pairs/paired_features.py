@@ -240,7 +240,7 @@ class PairedFeatures:
         return near[0], near[1]
 
     def neg_log_rank_shares(self, view: int, queries: Tensor, candidates: Tensor) -> Tensor:
-        """Return minus the log of each candidate's rank share, ``(p, k)``.
+        """Return -log(rank / number of candidates) of each candidate, ``(p, k)``.
 
         The rank share is the share of references at least as near to the query. The share is uniform for a random item,
         so the mean is 1 in every space. Ties count as one group.
@@ -299,7 +299,7 @@ class PairedFeatures:
 
     @cached_property
     def cross_fitted_canonical_maps(self) -> CanonicalMaps:
-        """Cross-fitted canonical maps between the views, fitted to the pool's pairs."""
+        """Maps of both views to canonical correlation variables, cross-fitted on the reference pairs."""
         return fit_canonical_maps(self.features, self.neighbor_pool_items)
 
     @cached_property

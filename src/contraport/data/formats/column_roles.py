@@ -148,7 +148,7 @@ def derive_view_names(views: Sequence[Sequence[str]]) -> tuple[str, ...]:
 
 
 class ViewSuggestion(NamedTuple):
-    """Suggestion of how the columns of one view may divide into several.
+    """Suggestion of how to split the columns of one view into several views.
 
     Attributes:
         columns: names of all columns.

@@ -44,7 +44,7 @@ def has_two_coupling_tables(folder: str) -> bool:
 
 
 def get_table_files(folder: str) -> dict[str, Path]:
-    """Return the file of each table of a coupling, by table name."""
+    """Return the file of each table in a coupling folder, by table name."""
     files = {}
     for part in TABLE_NAMES:
         tables = _list_files_of_table(folder, part)

@@ -206,7 +206,7 @@ def read_csv_as_text(path: Path) -> pa.Table:
 
 
 def _read_csv(path: Path, declared_roles: Mapping[str, Any]) -> pa.Table:
-    """Read a `.csv` file, with codes such as 007 kept as texts."""
+    """Read a `.csv` file, keeping codes such as 007 as strings."""
     check(path.stat().st_size > 0, f"data: {path} is empty.", "empty")
     with path.open("rb") as file:
         header = file.readline(100_000)  # a file without line ends could be large

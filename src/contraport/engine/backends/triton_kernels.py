@@ -81,7 +81,7 @@ def weighted_products_kernel(
     GROUPS: tl.constexpr, RANK: tl.constexpr, WITHOUT_LINK: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Triton kernel of pair weights times y and their row sums, per split.
+    """Triton kernel of pair weights times y, and the weights' row sums.
 
     The outputs are (splits, n, D) and (splits, n), with W the pair weights; D must be at most BLOCK_D.
     """
@@ -161,7 +161,7 @@ def rescale_factors_kernel(
     row_exponents, column_exponents, row_weights, column_weights, row_factors, column_factors, can_share,
     n, m, max_gap, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Triton kernel that converts each term to the exponents of the first.
+    """Triton kernel that rescales the factors of weight terms to common exponents.
 
     `can_share` is 1 for a term if the exponents differ by at most `max_gap`, so that the factors cannot overflow.
     exp(A_i + B_j) u_i v_j of the program's term is exp(A0_i + B0_j) times the factors. A constant may be moved

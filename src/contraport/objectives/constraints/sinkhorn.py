@@ -238,7 +238,7 @@ def _build_plan(
 
 @cached_until_written
 def _build_half_steps(axes: tuple[Axis, ...], directions: int, has_initial: bool) -> tuple[HalfStepSpec, ...]:
-    """Build the half-steps of one direction, or of both in alternation.
+    """Build half-steps that update the row or column potentials, or alternate between both.
 
     A half-step reads the potential of the one before in its direction; the first reads the initial potential, or zero.
     """

@@ -190,7 +190,7 @@ _DASH_STYLE_BY_BASELINE = {"raw": "dot", "given": "dash", "untrained": "dash"}  
 
 
 def build_robustness_section(assets: PageAssets) -> Section | None:
-    """Build the section of robustness to corruptions, or None if none was evaluated."""
+    """Build the section on robustness to corruptions, or None if none was evaluated."""
     metrics = [metric for metric in list_evaluated_metrics(assets.runs) if metric.group == ROBUSTNESS_GROUP]
     kinds = list(dict.fromkeys(metric.key.partition("@")[0] for metric in metrics))
     rows = ("trained", *_list_equal_baselines(assets.runs))

@@ -145,7 +145,7 @@ def build_loss_schedules(
 
 
 def resolve_target_text(settings: Settings, dataset: Dataset, objective: nn.Module, views: int) -> str | None:
-    """Return the option `target`, "shown" by default if some items are equal."""
+    """Return the option `target`, whose default depends on whether items are duplicated."""
     if settings.target is not None or isinstance(dataset, Stream):
         return settings.target
     if not (isinstance(objective, Objective) and objective.target == Pairs()):
@@ -312,7 +312,7 @@ def _build_step_loss(
     objective: nn.Module | None,
     weights_from_plan_schedule: Callable[[int], WeightsFromPlan] | None,
 ) -> StepLoss:
-    """Build the loss of a training step, with or without an objective."""
+    """Build the loss of a training step from an objective or a baseline method."""
     loss: StepLoss
     if settings.predict is not None:
         check(not any(map(is_text_shape, views.shapes)), "predict: requires numeric views, got texts.", "texts")
