@@ -16,10 +16,10 @@ from contraport.encoders import Model
 from contraport.metrics import METRICS, Metric, builtin_metrics
 from contraport.metrics import fine_tuning as tuning
 from contraport.metrics.builtin_metrics import REQUIRES_LINK_DATA, REQUIRES_ZERO_SHOT_SUPPORT
+from contraport.metrics.column_ranking import rank_columns
 from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.intervals import MetricResult
 from contraport.metrics.probes import few_label_accuracy_per_item, ridge_prediction_target_pairs
-from contraport.metrics.retrieval import rank_columns
 
 
 def build_images(items: int, split: str, seed: int = 0) -> Dataset:

@@ -12,6 +12,7 @@ import torch
 from tests.errors import raises_usage_error
 
 from contraport.metrics.clustering import assign_kmeans_clusters
+from contraport.metrics.column_ranking import rank_columns
 from contraport.metrics.embedding_geometry import (
     alignment,
     effective_rank,
@@ -22,14 +23,8 @@ from contraport.metrics.embedding_geometry import (
 )
 from contraport.metrics.intervals import MetricResult, bootstrap_interval, percentile_interval
 from contraport.metrics.probes import knn, linear_probe
-from contraport.metrics.retrieval import (
-    compute_unit_class_embeddings,
-    log_match_probability_per_item,
-    nearest_indices,
-    rank_columns,
-    retrieval_ranks,
-    zero_shot_correctness,
-)
+from contraport.metrics.retrieval import log_match_probability_per_item, nearest_indices, retrieval_ranks
+from contraport.metrics.zero_shot import compute_unit_class_embeddings, zero_shot_correctness
 
 WIDE = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
 CLASSES = torch.arange(30) % 3

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         probes,
         pseudovalues,
         retrieval,
+        zero_shot,
     )
     from contraport.metrics.eval_context import EvalContext
     from contraport.metrics.intervals import ItemValues, MetricResult
@@ -34,6 +35,7 @@ else:
     intervals = LazyModule("contraport.metrics.intervals")
     probes = LazyModule("contraport.metrics.probes")
     retrieval = LazyModule("contraport.metrics.retrieval")
+    zero_shot = LazyModule("contraport.metrics.zero_shot")
 
 __getattr__ = keep_deprecated_module_names(__name__, LABELS="REQUIRES_LABELS")
 
@@ -365,7 +367,7 @@ def zero_shot_accuracy_per_item(context: EvalContext) -> ItemValues:
     """Share of test items whose nearest class text names their class.
     No label is used for training.
     """
-    return retrieval.zero_shot_correctness(
+    return zero_shot.zero_shot_correctness(
         context.first_non_text_view_projections, context.test_labels, context.class_text_embeddings
     )
 
