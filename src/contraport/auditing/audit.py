@@ -54,7 +54,7 @@ OPTIONS_FILE = "audit_options.json"
 
 
 @AUDIT_COMMAND_SPEC.with_option_parameters
-def audit(values: dict[str, Any]) -> Audit | Any:
+def audit(arguments: dict[str, Any]) -> Audit | Any:
     """Find mismatched pairs in data of two or more views.
 
     Returns an `Audit`; for three or more views a `ViewAudit` of the mismatched views of each item, which type checkers
@@ -73,7 +73,7 @@ def audit(values: dict[str, Any]) -> Audit | Any:
     >>> 0.1 < result.noise_rate < 0.3, int((result.flagged(count=40) < 60).sum()) > 30
     (True, True)
     """
-    options = AuditOptions(**(_merge_resumed_audit_options(values) if values.get("resume") else values))
+    options = AuditOptions(**(_merge_resumed_audit_options(arguments) if arguments.get("resume") else arguments))
     full = _load_dataset(options)
     chosen, names = options.given_views, full.view_names
     views = tuple(resolve_view_index("given_views", view, names, full.shapes) for view in chosen or range(len(names)))

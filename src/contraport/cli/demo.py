@@ -44,26 +44,26 @@ class DemoResult:
 
 
 @DEMO_COMMAND_SPEC.with_option_parameters
-def demo(options: dict[str, Any]) -> DemoResult:
+def demo(arguments: dict[str, Any]) -> DemoResult:
     """Train two encoders on digits, with nt-xent and gca-uot, and compare them.
 
     Raises:
         UsageError: `out` contains other files under the name of a run.
     """
-    demo_options = DemoOptions(**options)
-    recipe = DEMO_TRAIN_OPTIONS | ({} if demo_options.epochs is None else {"epochs": demo_options.epochs})
+    options = DemoOptions(**arguments)
+    recipe = DEMO_TRAIN_OPTIONS | ({} if options.epochs is None else {"epochs": options.epochs})
     recipe["keep_every"] = max(1, recipe["epochs"] // 3)  # for the accuracy and plans over epochs in the report
-    out = Path(demo_options.out)
+    out = Path(options.out)
     runs: list[Run] = []
     for name in DEMO_OBJECTIVES:
-        settings = recipe | {"seed": demo_options.seed, "progress": demo_options.progress}
+        settings = recipe | {"seed": options.seed, "progress": options.progress}
         try:
             runs.append(train(objective=name, out=out / name, overwrite=True, **settings))
         except KeyboardInterrupt as error:  # its message would resume this training alone
             raise KeyboardInterrupt("stopped; the same command starts over") from error
         recipe["threads"] = runs[0].settings().threads  # chosen by speed, which would differ between the runs
     # In one call, which also gives their paired differences.
-    results = evaluate(runs, checkpoints="all", progress=demo_options.progress)
+    results = evaluate(runs, checkpoints="all", progress=options.progress)
     return DemoResult(
         evaluations={run.name: results[str(run.path)] for run in runs},
         training_seconds={run.name: run.metrics_rows()[-1]["seconds"] for run in runs},

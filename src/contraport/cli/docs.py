@@ -30,17 +30,17 @@ _PAGE_AND_SECTION_BY_OLD_NAME: dict[str, tuple[str, str]] = {
 
 
 @DOCS_COMMAND_SPEC.with_option_parameters
-def docs(options: dict[str, Any]) -> str:
+def docs(arguments: dict[str, Any]) -> str:
     """Return a documentation page or section as Markdown, or a list of pages.
 
     Raises:
         UsageError: there is no such page or section; the message offers the nearest.
     """
-    docs_options, paths = DocsOptions(**options), page_paths_by_name()
-    if docs_options.page is None:
+    options, paths = DocsOptions(**arguments), page_paths_by_name()
+    if options.page is None:
         return _format_page_list(paths)
-    path, _, anchor = docs_options.page.partition("#")  # the form of links between pages
-    name, section = _page_name(path.removesuffix(".md")), docs_options.section or anchor
+    path, _, anchor = options.page.partition("#")  # the form of links between pages
+    name, section = _page_name(path.removesuffix(".md")), options.section or anchor
     if name in _PAGE_AND_SECTION_BY_OLD_NAME:
         name, moved_section = _PAGE_AND_SECTION_BY_OLD_NAME[name]
         section = section or moved_section

@@ -61,7 +61,7 @@ class Diagnosis:
 
 
 @DOCTOR_COMMAND_SPEC.with_option_parameters
-def doctor(options: dict[str, Any]) -> Diagnosis:
+def doctor(arguments: dict[str, Any]) -> Diagnosis:
     """Collect the installed versions and the hardware, and run self-tests.
 
     Raises:
@@ -71,14 +71,14 @@ def doctor(options: dict[str, Any]) -> Diagnosis:
     >>> diagnosis.passed, diagnosis.versions["contraport"] == contraport.__version__
     (True, True)
     """
-    doctor_options = DoctorOptions(**options)
+    options = DoctorOptions(**arguments)
     versions = {"contraport": contraport.__version__, "Python": platform.python_version()}
     versions |= {name: version(name) for name in ("torch", "numpy")}
     extras = _package_versions_by_extra()
     checks = list[SelfTestResult]()
-    tests = list(_iter_self_tests(extras)) if doctor_options.test else []
+    tests = list(_iter_self_tests(extras)) if options.test else []
     for number, (name, test) in enumerate(tests, start=1):
-        if doctor_options.progress:  # without a progress bar, which needs an extra
+        if options.progress:  # without a progress bar, which needs an extra
             print(f"self-test {number} of {len(tests)}: {name}", file=sys.stderr, flush=True)
         checks.append(_run_self_test(name, test))
     return Diagnosis(versions, _machine_properties_by_name(), extras, tuple(checks))

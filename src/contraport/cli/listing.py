@@ -99,13 +99,13 @@ class _NameTable(list[Mapping[str, str]]):
 
 
 @LIST_COMMAND_SPEC.with_option_parameters
-def list_names(options: dict[str, Any]) -> _NameTable:
+def list_names(arguments: dict[str, Any]) -> _NameTable:
     """List the named objectives, recipes, encoders, data sets, metrics or suites.
 
     Raises:
         UsageError: there is no such list.
     """
-    what = ListOptions(**options).what
+    what = ListOptions(**arguments).what
     if what == "measures":
         warn_renamed("list measures", "list metrics")
         what = "metrics"

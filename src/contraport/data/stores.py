@@ -77,7 +77,7 @@ class ArrayStore(Store):
         return tuple(map(item_shape, self.views))
 
     @cached_property
-    def content_digests(self) -> Tensor | None:
+    def content_digests(self) -> Tensor:
         return torch.stack([digest_rows(view) for view in self.views], dim=1)
 
     def subset(self, positions: Positions) -> ArrayStore:

@@ -81,7 +81,7 @@ class LearnedCost(NamedTuple):
 
 
 @INVERSE_OT_COMMAND_SPEC.with_option_parameters
-def inverse_ot(values: dict[str, Any]) -> LearnedCost:
+def inverse_ot(arguments: dict[str, Any]) -> LearnedCost:
     """Learn the cost whose entropic transport plan fits an observed coupling.
 
     Raises:
@@ -91,7 +91,7 @@ def inverse_ot(values: dict[str, Any]) -> LearnedCost:
     >>> learned.plan.round(4).tolist(), round(learned.explained_share, 3)
     ([[0.4, 0.1], [0.1, 0.4]], 1.0)
     """
-    options = InverseOTOptions(**values)
+    options = InverseOTOptions(**arguments)
     if options.out is not None:
         check_new_or_empty_folder("out", Path(options.out))
     observed, *features = _load_coupling_and_features(options)

@@ -72,7 +72,7 @@ class Map(NamedTuple):
 
 
 @MAP_COMMAND_SPEC.with_option_parameters
-def map(values: dict[str, Any]) -> Map:
+def map(arguments: dict[str, Any]) -> Map:
     """Map items to the plane by t-SNE or SNE.
 
     Raises:
@@ -82,7 +82,7 @@ def map(values: dict[str, Any]) -> Map:
     >>> map(features, perplexity=5, iterations=50).points.shape
     (40, 2)
     """
-    options = MapOptions(**values)
+    options = MapOptions(**arguments)
     if options.out is not None:
         check_new_or_empty_folder("out", Path(options.out))
     device, bars = resolve_device(options.device), ProgressBars(shown=options.progress)

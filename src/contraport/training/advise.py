@@ -77,7 +77,7 @@ class CommandAdvice:
 
 
 @ADVISE_COMMAND_SPEC.with_option_parameters
-def advise(values: dict[str, Any]) -> CommandAdvice:
+def advise(arguments: dict[str, Any]) -> CommandAdvice:
     """Recommend a training command for given data.
 
     Raises:
@@ -91,7 +91,7 @@ def advise(values: dict[str, Any]) -> CommandAdvice:
     Worth comparing:
     - --objective sup-con: trains on the labels (10 classes).
     """
-    options = AdviseOptions(**values)
+    options = AdviseOptions(**arguments)
     dataset = load(options.data, "train", columns=options.columns, image_size=options.image_size)
     if not isinstance(dataset, Stream):
         check(len(dataset) >= 2, f"data: must have at least 2 items to train on, got {len(dataset)}.")
@@ -105,13 +105,13 @@ def advise(values: dict[str, Any]) -> CommandAdvice:
     alternatives += _list_alternative_suggestions(dataset, use_labels=options.use_labels)
     out = str(find_unused_path(Path("runs", result_folder_name(dataset))))
     command = compose_train_command(data_options, reasons, projection=options.dimensions, out=out)
-    several_views_note = _find_columns_as_views_note(values, options)
+    several_views_note = _find_columns_as_views_note(arguments, options)
     return CommandAdvice(
         command, tuple(reasons), tuple(alternatives), several_views_note, find_columns_as_time_steps_note(dataset)
     )
 
 
-def _find_columns_as_views_note(values: dict[str, Any], options: AdviseOptions) -> str | None:
+def _find_columns_as_views_note(arguments: dict[str, Any], options: AdviseOptions) -> str | None:
     """Return a note that the columns may be several views, or None."""
     suggestion = find_view_suggestion(options.data, options.columns)
     if suggestion is None:
@@ -122,7 +122,7 @@ def _find_columns_as_views_note(values: dict[str, Any], options: AdviseOptions) 
     columns = {**(options.columns or {}), "views": suggestion.views}
     how = f"{len(suggestion.views)} by their prefixes" if suggestion.is_evident else "two, here one half of them each"
     text = f"The {number} columns of numbers are read as one view. If they are {how}:"
-    return f"{text}\n{advise(**values | {'columns': columns}).command}"
+    return f"{text}\n{advise(**arguments | {'columns': columns}).command}"
 
 
 def find_columns_as_time_steps_note(dataset: Dataset) -> str | None:

@@ -67,7 +67,7 @@ log = logging.getLogger("contraport.training")
 
 
 @TRAIN_COMMAND_SPEC.with_option_parameters
-def train(options: dict[str, Any]) -> Run:
+def train(arguments: dict[str, Any]) -> Run:
     """Train an encoder without labels, and return the run.
 
     With `dry_run` the run folder is not created.
@@ -87,19 +87,19 @@ def train(options: dict[str, Any]) -> Run:
     ...     [row["step"] for row in run.metrics_rows()]
     [2]
     """
-    run = train_from_options(options)
+    run = train_from_options(arguments)
     return Run(run.path, run.encoder)
 
 
-def train_from_options(options: dict[str, Any], *, parent_command: str = "") -> RunFolder:
+def train_from_options(explicit_options: dict[str, Any], *, parent_command: str = "") -> RunFolder:
     """Train with explicit options, and return the run folder.
 
     Commands that include a training run use it too. As a part of another command, `parent_command`, it suggests neither
     other options nor a next command.
     """
-    with torchrun_process_group(options.get("device", "auto")), first_process_logging():
+    with torchrun_process_group(explicit_options.get("device", "auto")), first_process_logging():
         with stop_all_on_error():
-            settings = resolve_settings(options)
+            settings = resolve_settings(explicit_options)
             objective = build_objective(settings)
             check_component_settings(settings, objective)
             resumed = RunFolder(settings.out) if settings.resume and settings.out else None
@@ -112,9 +112,9 @@ def train_from_options(options: dict[str, Any], *, parent_command: str = "") -> 
                 settings = settings.replace_unchecked(freeze=all(by_view) or settings.freeze)
                 settings.check_cached_encoders_frozen()
             settings, notes = reduce_default_batch_size(
-                settings, dataset, has_explicit_batch_size="batch_size" in options
+                settings, dataset, has_explicit_batch_size="batch_size" in explicit_options
             )
-            settings = with_epochs_from_steps(settings, dataset, has_explicit_epochs="epochs" in options)
+            settings = with_epochs_from_steps(settings, dataset, has_explicit_epochs="epochs" in explicit_options)
             components = build_components(settings, initial_weights, dataset, objective=objective, run=resumed)
             components = components._replace(adjustment_notes=notes)
             has_online_metrics = len(list_scheduled_metrics(settings)) > 0
@@ -125,7 +125,7 @@ def train_from_options(options: dict[str, Any], *, parent_command: str = "") -> 
             is_module = has_object_placeholder(RECORDED_OPTIONS_BY_NAME["encoder"].serialize(settings.encoder))
             run = RunFolder(path, settings.encoder if is_module else None, parent_command=parent_command)
             if settings.dry_run:
-                _log_dry_run_estimate(settings, components, run, options)
+                _log_dry_run_estimate(settings, components, run, explicit_options)
                 return run
             if not settings.resume:
                 run.check_accepts_new_run(overwrite=settings.overwrite)
@@ -146,7 +146,7 @@ def train_from_options(options: dict[str, Any], *, parent_command: str = "") -> 
                     )
                 if components.partner_indices is not None and is_main_process():
                     run.save_arrays(run.mismatched_path, {"partners": components.partner_indices.numpy()})
-            _fit_and_save_model(settings, components, run, broadcast_object(start), epoch_end_metrics, options)
+            _fit_and_save_model(settings, components, run, broadcast_object(start), epoch_end_metrics, explicit_options)
     return run
 
 
