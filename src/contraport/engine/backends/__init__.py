@@ -16,10 +16,11 @@ from contraport._utils.formatting import format_significant
 from contraport.distributed import current_processes
 from contraport.engine.autograd_utilities import is_in_torch_func
 from contraport.engine.backends.cuda import HAS_TRITON, CudaPairPasses, unsupported_reason
+from contraport.engine.backends.dense import DensePairPasses
 from contraport.engine.backends.tiled import MAX_STORED_BYTES, StoredPairPasses, StreamedPairPasses, uses_cpu_bfloat16
 from contraport.engine.custom_op import BackendConfig
 from contraport.engine.masked_geometry import Geometry
-from contraport.engine.pair_passes import DensePairPasses, PairPasses
+from contraport.engine.pair_passes import PairPasses
 from contraport.engine.ring import RingLogKernel, RingPairPasses
 from contraport.errors import check, check_integer, check_name, check_type
 from contraport.options import accept_deprecated_keywords
