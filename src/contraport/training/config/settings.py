@@ -24,7 +24,8 @@ from contraport.training.config.data_options import (
 )
 from contraport.training.config.network_options import NetworkSettings
 from contraport.training.config.objective_options import ObjectiveSettings
-from contraport.training.config.run_options import OptimizationSettings, RunSettings
+from contraport.training.config.optimization_options import OptimizationSettings
+from contraport.training.config.run_options import RunSettings
 
 
 # A dataclass orders the fields of its bases from the last to the first; that is the order of the options in the help.
