@@ -81,27 +81,27 @@ class Processes(NamedTuple):
         gathered: Tensor = _Gather.apply(self, counts, value)
         return gathered
 
-    def own_rows(self, value: Tensor, row_counts: tuple[int, ...]) -> Tensor:
+    def own_rows(self, replicated: Tensor, row_counts: tuple[int, ...]) -> Tensor:
         """Return this process's rows of a replicated value, the reverse of `gather`.
 
         The backward pass gathers the gradients of the rows of all processes, and divides by the number of processes.
 
         Args:
-            value: the rows of all processes, in the order of their ranks.
+            replicated: the rows of all processes, in the order of their ranks.
             row_counts: number of rows of each process.
         """
-        own: Tensor = _OwnRows.apply(self, row_counts, value)
+        own: Tensor = _OwnRowsOfReplicated.apply(self, row_counts, replicated)
         return own
 
     def gather_row_offset(self, value: Tensor) -> int:
         """Return the number of rows on lower ranks; all processes must call this."""
         return 0 if self.size == 1 else sum(self._gather_row_counts(value)[: self.rank])
 
-    def with_averaged_gradient(self, value: Tensor) -> Tensor:
+    def with_averaged_gradient(self, replicated: Tensor) -> Tensor:
         """Return a replicated value whose gradient is averaged over all processes."""
         if self.size == 1:
-            return value
-        same: Tensor = _AveragedGradient.apply(self, value)
+            return replicated
+        same: Tensor = _AveragedGradient.apply(self, replicated)
         return same
 
     def all_reduce(self, value: Tensor) -> Tensor:
@@ -217,31 +217,31 @@ class _ReduceScatter(torch.autograd.Function):
         return summed[sum(row_counts[:rank]) : sum(row_counts[: rank + 1])].to(value.dtype, copy=True)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, Tensor]:
-        return None, None, _Gather.apply(ctx.processes, ctx.row_counts, gradient)
+    def backward(ctx: Any, own_gradient: Tensor) -> tuple[None, None, Tensor]:
+        return None, None, _Gather.apply(ctx.processes, ctx.row_counts, own_gradient)
 
 
-class _OwnRows(torch.autograd.Function):
+class _OwnRowsOfReplicated(torch.autograd.Function):
     """Autograd function that takes this process's rows; backward gathers and averages."""
 
     @staticmethod
-    def forward(ctx: Any, processes: Processes, row_counts: tuple[int, ...], value: Tensor) -> Tensor:
+    def forward(ctx: Any, processes: Processes, row_counts: tuple[int, ...], replicated: Tensor) -> Tensor:
         ctx.processes, ctx.row_counts = processes, row_counts
         start = sum(row_counts[: processes.rank])
-        return value[start : start + row_counts[processes.rank]].clone()
+        return replicated[start : start + row_counts[processes.rank]].clone()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, Tensor]:
-        return None, None, _Gather.apply(ctx.processes, ctx.row_counts, gradient) / ctx.processes.size
+    def backward(ctx: Any, own_gradient: Tensor) -> tuple[None, None, Tensor]:
+        return None, None, _Gather.apply(ctx.processes, ctx.row_counts, own_gradient) / ctx.processes.size
 
 
 class _AveragedGradient(torch.autograd.Function):
     """Autograd function that is the identity; backward averages over processes."""
 
     @staticmethod
-    def forward(ctx: Any, processes: Processes, value: Tensor) -> Tensor:
+    def forward(ctx: Any, processes: Processes, replicated: Tensor) -> Tensor:
         ctx.processes = processes
-        return value.clone()
+        return replicated.clone()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
