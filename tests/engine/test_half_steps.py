@@ -294,7 +294,7 @@ def test_links_over_a_biased_cost(monkeypatch, name, kernel):
         (LogOnePlusHinge(3), lambda t: (1 + t).clamp_min(0) ** 3),
         (LogOfFunction(torch.sigmoid), torch.sigmoid),
     ]:
-        geometry = Geometry(kernel(x, y)).with_link(link, scale=1.5, row_bias=bias)
+        geometry = Geometry(kernel(x, y)).with_link(link, factor=1.5, row_shift=bias)
         with backend(name):
             row_sums = row_log_sums(geometry, torch.zeros(6, dtype=torch.float64)).exp()
         expected = psi(1.5 * kernel(x, y).dense() + bias[:, None]).sum(1)

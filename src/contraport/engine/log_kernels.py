@@ -66,6 +66,7 @@ class LinearOperator(Protocol):
     cost_scale="cost_unit",
     accumulate_gradient="add_tile_gradients",
     weighted_row_sums="row_inner_products",
+    with_columns="with_column_inputs",
 )
 class LogKernel(ABC):
     """Base class of log-kernels between N rows and M columns.
@@ -102,7 +103,7 @@ class LogKernel(ABC):
         """
         raise UsageError(f"exchange: 'ring' requires embeddings, got a {type(self).__name__}.", kind="exchange")
 
-    def with_columns(self, values: Sequence[Tensor]) -> Self:
+    def with_column_inputs(self, column_inputs: Sequence[Tensor]) -> Self:
         """Return the kernel with new values of its column inputs."""
         raise NotImplementedError
 
@@ -121,10 +122,10 @@ class LogKernel(ABC):
         """Return the kernel between some rows and all columns."""
 
     @abstractmethod
-    def with_link(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Self:
+    def with_link(self, link: Link | None, *, factor: float | Tensor = 1.0, row_shift: Tensor | None = None) -> Self:
         """Return the kernel with another link, and its argument scaled and shifted.
 
-        The argument is scale T + row_bias, with T that of the present link.
+        The argument is factor T + row_shift, with T that of the present link.
         """
 
     @abstractmethod
@@ -244,8 +245,8 @@ class InnerProductLogKernel(LogKernel):
     def inputs(self) -> tuple[Tensor, ...]:
         return self.x, self.y, self.row_bias, self.column_bias
 
-    def with_columns(self, values: Sequence[Tensor]) -> Self:
-        y, column_bias = values
+    def with_column_inputs(self, column_inputs: Sequence[Tensor]) -> Self:
+        y, column_bias = column_inputs
         return replace(self, y=y, column_bias=column_bias)
 
     def to_flattenable(self) -> InnerProductLogKernel:
@@ -262,18 +263,19 @@ class InnerProductLogKernel(LogKernel):
     def take_rows(self, rows: slice) -> Self:
         return replace(self, x=self.x[rows], row_bias=self.row_bias[rows])
 
-    def with_link(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Self:
+    def with_link(self, link: Link | None, *, factor: float | Tensor = 1.0, row_shift: Tensor | None = None) -> Self:
         changed = self
-        # Half of the scale on either side, and one tensor for both sides if it was one: the kernel stays symmetric.
-        if not isinstance(scale, float) or scale != 1:
-            x = self.x * scale**0.5
-            y = x if self.y is self.x else self.y * scale**0.5
-            r = self.row_bias * scale
-            c = r if self.column_bias is self.row_bias else self.column_bias * scale
-            changed = replace(self, x=x, y=y, row_bias=r, column_bias=c, cost_unit=self.cost_unit / scale)
+        # Half of the factor on either side, and one tensor for both sides if it was one: the kernel stays symmetric.
+        if not isinstance(factor, float) or factor != 1:
+            x = self.x * factor**0.5
+            y = x if self.y is self.x else self.y * factor**0.5
+            r = self.row_bias * factor
+            c = r if self.column_bias is self.row_bias else self.column_bias * factor
+            changed = replace(self, x=x, y=y, row_bias=r, column_bias=c, cost_unit=self.cost_unit / factor)
             changed = replace(changed, constant_bias=None, max_product=math.inf)
-        if row_bias is not None:
-            changed = replace(changed, row_bias=changed.row_bias + row_bias, constant_bias=None, cost_is_distance=False)
+        if row_shift is not None:
+            row_bias = changed.row_bias + row_shift
+            changed = replace(changed, row_bias=row_bias, constant_bias=None, cost_is_distance=False)
         return replace(changed, link=link)
 
     def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
@@ -441,8 +443,8 @@ class CallableLogKernel(LogKernel):
     def num_parameter_inputs(self) -> int:
         return len(self._parameter_inputs())
 
-    def with_columns(self, values: Sequence[Tensor]) -> Self:
-        return replace(self, y=values[0])
+    def with_column_inputs(self, column_inputs: Sequence[Tensor]) -> Self:
+        return replace(self, y=column_inputs[0])
 
     def to_flattenable(self) -> CallableLogKernel:
         if not isinstance(self.cost, nn.Module):
@@ -471,11 +473,11 @@ class CallableLogKernel(LogKernel):
     def take_rows(self, rows: slice) -> Self:
         return replace(self, x=self.x[rows], row_bias=None if self.row_bias is None else self.row_bias[rows])
 
-    def with_link(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Self:
-        bias = None if self.row_bias is None else self.row_bias * scale
-        if row_bias is not None:
-            bias = row_bias if bias is None else bias + row_bias
-        return replace(self, link=link, scale=self.scale * scale, row_bias=bias)
+    def with_link(self, link: Link | None, *, factor: float | Tensor = 1.0, row_shift: Tensor | None = None) -> Self:
+        bias = None if self.row_bias is None else self.row_bias * factor
+        if row_shift is not None:
+            bias = row_shift if bias is None else bias + row_shift
+        return replace(self, link=link, scale=self.scale * factor, row_bias=bias)
 
     def _negative_costs_in_units(self, x: Tensor, y: Tensor) -> Tensor:
         """Return -cost(x, y) / cost_unit of all pairs, (n, m), checked for shape."""
@@ -577,10 +579,10 @@ class MatrixLogKernel(LogKernel):
     def take_rows(self, rows: slice) -> Self:
         return replace(self, matrix=self.matrix[rows])
 
-    def with_link(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Self:
-        matrix = self.matrix * scale
-        matrix = matrix if row_bias is None else matrix + row_bias[:, None]
-        return replace(self, link=link, matrix=matrix, cost_unit=self.cost_unit / scale)
+    def with_link(self, link: Link | None, *, factor: float | Tensor = 1.0, row_shift: Tensor | None = None) -> Self:
+        matrix = self.matrix * factor
+        matrix = matrix if row_shift is None else matrix + row_shift[:, None]
+        return replace(self, link=link, matrix=matrix, cost_unit=self.cost_unit / factor)
 
     def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
         return self._apply_link(self.matrix[rows, columns])

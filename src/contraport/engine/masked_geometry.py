@@ -215,10 +215,14 @@ class Geometry:
             value = value.masked_fill(mask.dense(), -torch.inf)
         return value
 
-    def with_link(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Geometry:
+    def with_link(
+        self, link: Link | None, *, factor: float | Tensor = 1.0, row_shift: Tensor | None = None
+    ) -> Geometry:
         """Return the geometry with another link, as `LogKernel.with_link`."""
         return Geometry(
-            self.log_kernel.with_link(link, scale=scale, row_bias=row_bias), self.masks, self.has_no_empty_row_or_column
+            self.log_kernel.with_link(link, factor=factor, row_shift=row_shift),
+            self.masks,
+            self.has_no_empty_row_or_column,
         )
 
     @property

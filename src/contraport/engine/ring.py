@@ -172,11 +172,11 @@ class RingLogKernel(LogKernel):
     def to_flattenable(self) -> RingLogKernel:
         return replace(self, own=self.own.to_flattenable())
 
-    def with_link(self, link: Link | None, *, scale: float | Tensor = 1.0, row_bias: Tensor | None = None) -> Self:
-        if row_bias is not None:
+    def with_link(self, link: Link | None, *, factor: float | Tensor = 1.0, row_shift: Tensor | None = None) -> Self:
+        if row_shift is not None:
             shards = self.row_shards
-            row_bias = self.processes.own_rows(shards.to_owner_order(row_bias), shards.sizes)
-        return replace(self, own=self.own.with_link(link, scale=scale, row_bias=row_bias))
+            row_shift = self.processes.own_rows(shards.to_owner_order(row_shift), shards.sizes)
+        return replace(self, own=self.own.with_link(link, factor=factor, row_shift=row_shift))
 
     def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
         places = []
@@ -246,7 +246,8 @@ class RingLogKernel(LogKernel):
                 continue
             kernel = self.own
             if owner != rank:
-                kernel = kernel.with_columns([v[columns] for v in self._unpack_block(block, owner)]).take_rows(rows)
+                kernel = kernel.with_column_inputs([v[columns] for v in self._unpack_block(block, owner)])
+                kernel = kernel.take_rows(rows)
             yield RingVisit(
                 owner,
                 kernel,

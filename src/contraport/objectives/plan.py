@@ -175,9 +175,9 @@ class Plan:
     def row_squared_norm(self) -> Tensor:
         """Return the squared Euclidean norm of each row, sum_j P_ij^2, (N,)."""
         link = self.geometry.log_kernel.link
-        # Without a link, a scale of 2 squares the kernel, which the passes take for free.
+        # Without a link, a factor of 2 squares the kernel, which the passes take for free.
         if link is None:
-            squared = self.geometry.with_link(None, scale=2.0)
+            squared = self.geometry.with_link(None, factor=2.0)
         else:
             squared = self.geometry.with_link(DoubledLink(link))
         return torch.exp(2 * self.f + row_log_sums(squared, 2 * self.g))

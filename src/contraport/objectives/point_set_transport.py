@@ -219,7 +219,7 @@ def transport(
         geometry = Geometry(kernel(x, y), has_no_empty_row_or_column=True)
         like = geometry.log_kernel.inputs[0]
         log_a, log_b = _get_log_masses("a", a, len(x), like), _get_log_masses("b", b, len(y), like)
-        if constraint.constrains_both_marginals:
+        if constraint.fixes_both_marginals:
             totals = log_a.exp().sum().item(), log_b.exp().sum().item()
             close = abs(totals[0] - totals[1]) <= 1e-4 * totals[0]
             message = f"b: must have the total of a, {totals[0]:.6g}, got {totals[1]:.6g}; or use Unbalanced."

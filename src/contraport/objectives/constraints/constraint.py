@@ -65,8 +65,8 @@ class Constraint(Component, ABC):
         return False
 
     @property
-    def constrains_both_marginals(self) -> bool:
-        """True if the masses of rows and of columns are both prescribed."""
+    def fixes_both_marginals(self) -> bool:
+        """True if the masses of rows and of columns are both prescribed exactly."""
         return False
 
     @property
@@ -170,7 +170,7 @@ class Exact(Constraint):
 
     differentiable: ClassVar[bool] = False
     has_exact_zeros: ClassVar[bool] = True
-    constrains_both_marginals: ClassVar[bool] = True
+    fixes_both_marginals: ClassVar[bool] = True
 
     @torch.no_grad()
     def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_PLAN_REQUEST) -> list[Plan]:

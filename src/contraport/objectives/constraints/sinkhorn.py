@@ -112,7 +112,7 @@ class SinkhornConstraint(Constraint):
         return NO_RELAXATION
 
     @property
-    def constrains_both_marginals(self) -> bool:
+    def fixes_both_marginals(self) -> bool:
         return len(set(self.half_step_axes())) == 2
 
     def marginal_penalty(self, plan: Plan) -> Tensor:
@@ -385,7 +385,7 @@ class Unbalanced(AlternatingConstraint):
         return {"rows": rho[0], "columns": rho[1]}
 
     @property
-    def constrains_both_marginals(self) -> bool:
+    def fixes_both_marginals(self) -> bool:
         return all(math.isinf(value) for value in self._relaxation_by_axis().values())
 
     def marginal_penalty(self, plan: Plan) -> Tensor:

@@ -118,7 +118,7 @@ class TsallisProblem(HostLoop):
         """Build the geometry of a multiple of [(order - 1) (logit - threshold)]_+^exponent."""
         link = LogOnePlusHinge(exponent) if self.order > 1 else PolynomialTailLink(-exponent)
         scale = 1 / abs(self.potential_minus_threshold)
-        return self.logit_geometry.with_link(link, scale=scale, row_bias=-potential * scale)
+        return self.logit_geometry.with_link(link, factor=scale, row_shift=-potential * scale)
 
     def log_row_sums(self, potential: Tensor, exponent: float) -> Tensor:
         """Return log row sums of [(order - 1) (logit - threshold)]_+^exponent, (N,)."""
@@ -177,7 +177,7 @@ class TsallisProblem(HostLoop):
             return self._log_sums_per_potential(row_log_sums(self.logit_geometry)) + lift
         breadth = math.log(self.num_pairs_per_potential)
         sharpness = max(1.0, 2 * (self.order - 1) * breadth)
-        sharp = self._log_sums_per_potential(row_log_sums(self.logit_geometry.with_link(None, scale=sharpness)))
+        sharp = self._log_sums_per_potential(row_log_sums(self.logit_geometry.with_link(None, factor=sharpness)))
         return sharp / sharpness + (lift - breadth / sharpness)
 
     def _log_sums_per_potential(self, log_row_sums: Tensor) -> Tensor:
@@ -240,7 +240,7 @@ class Tsallis(Constraint):
         return self.order > 1
 
     @property
-    def constrains_both_marginals(self) -> bool:
+    def fixes_both_marginals(self) -> bool:
         return self.mass_constraint == "balanced"
 
     def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_PLAN_REQUEST) -> list[Plan]:
@@ -262,7 +262,7 @@ class Tsallis(Constraint):
         """Return the plan from rows to columns, of fixed row or total mass."""
         n, has_potential_per_row = geometry.shape[0], self.mass_constraint == "rows"
         share = 1 / n if has_potential_per_row else 1.0
-        logits = geometry.with_link(None, scale=1.0 if self.regularizes_row_shares else share ** (1 - self.order))
+        logits = geometry.with_link(None, factor=1.0 if self.regularizes_row_shares else share ** (1 - self.order))
         problem, like = TsallisProblem(logits, self.order, has_potential_per_row), logits.log_kernel.inputs[0]
         # The thresholds are of the size of count^(1 - order), which must not overflow.
         count, limit = problem.num_pairs_per_potential, 0.9 * math.log(torch.finfo(like.dtype).max)

@@ -123,7 +123,7 @@ def _log_psi_margin_row_sums(result: BlockResult, log_psi: Link | None, shift: f
     positive = -result.target.row_products_with_log_kernel(geometry.log_kernel) / replace_zeros_by_one(
         result.target.row_mass()
     )
-    return row_log_sums(geometry.with_link(log_psi, row_bias=positive + shift))
+    return row_log_sums(geometry.with_link(log_psi, row_shift=positive + shift))
 
 
 # Named functions rather than lambdas: an objective that holds one can be pickled.
@@ -201,13 +201,13 @@ class DebiasedContrastive(KernelDivergence):
         check_not_single_item(result)
         a, log_number = target.row_mass(), log_candidate_counts_per_row(result)
         positive = target.row_products_with_log_kernel(geometry.log_kernel) / replace_zeros_by_one(a)
-        # A scale of the kernel is a power: log sums of K_ij^(1 + beta), and of the weights K_ij^beta.
-        weighted = row_log_sums(geometry.with_link(None, scale=1 + self.beta))
+        # A factor on log K is a power of K: log sums of K_ij^(1 + beta), and of the weights K_ij^beta.
+        weighted = row_log_sums(geometry.with_link(None, factor=1 + self.beta))
         present = (a > 0) & (weighted != -torch.inf)
         weighted = torch.where(present, weighted, 0)
         total = log_number
         if self.beta:
-            total = torch.where(present, row_log_sums(geometry.with_link(None, scale=self.beta)), 0)
+            total = torch.where(present, row_log_sums(geometry.with_link(None, factor=self.beta)), 0)
         mean = weighted - total
         # In logarithms: mean - tau K+ is positive where the excess is, and is then e^mean (1 - e^-excess).
         excess = mean - positive - math.log(self.prior) if self.prior else torch.full_like(mean, torch.inf)

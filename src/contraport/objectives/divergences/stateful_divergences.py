@@ -162,5 +162,5 @@ def _logistic_loss_per_row(result: BlockResult, bias: Tensor) -> Tensor:
     check(good, "layout: must compare the positives for a logistic divergence.", "conflict")
     a = target.row_mass()
     row_bias = bias.to(a).expand_as(a)
-    softplus_sums = row_log_sums(geometry.with_link(LogSoftplus(), row_bias=row_bias)).exp()
+    softplus_sums = row_log_sums(geometry.with_link(LogSoftplus(), row_shift=row_bias)).exp()
     return a * (softplus_sums - row_bias) - target.row_products_with_log_kernel(geometry.log_kernel)
