@@ -101,43 +101,46 @@ def _rates_at_thresholds(pair_cdf: NDArray[np.float64], sorted_mismatches: Score
     return rates.clip(max=1.0)
 
 
-def estimate_pair_fdrs(scores: Scores, mismatch_scores: Scores, rate: float) -> NDArray[np.float64]:
+def estimate_pair_fdrs(scores: Scores, mismatch_scores: Scores, noise_rate: float) -> NDArray[np.float64]:
     """Estimate the false discovery rate of flagging each pair, ``(n,)``.
 
-    It is the share of right pairs among those that score at most s, the score of the pair: 1 - rate F0(s) / F(s), where
-    F0 and F are the shares of mismatches and pairs that score at most s, made monotone in s. It has no guarantee.
+    It is the share of right pairs among those that score at most s, the score of the pair: 1 - noise_rate F0(s) / F(s),
+    where F0 and F are the shares of mismatches and pairs that score at most s, made monotone in s. It has no guarantee.
 
     >>> estimate_pair_fdrs(np.array([0.0, 1.0, 2.0, 3.0]), np.array([0.0, 0.5]), 0.25).round(2).tolist()
     [0.5, 0.5, 0.67, 0.75]
     """
     order = np.argsort(scores, kind="stable")
     ordered = scores[order]
-    wrong = rate * _empirical_cdf(np.sort(mismatch_scores), ordered)
+    wrong = noise_rate * _empirical_cdf(np.sort(mismatch_scores), ordered)
     good = np.clip(1 - wrong / _empirical_cdf(ordered, ordered), 0, 1)
     rates = np.empty(len(scores))
     rates[order] = np.minimum.accumulate(good[::-1])[::-1]
     return rates
 
 
-def estimate_separation_auc(scores: Scores, mismatch_scores: Scores, rate: float) -> float:
+def estimate_separation_auc(scores: Scores, mismatch_scores: Scores, noise_rate: float) -> float:
     """Estimate the AUC of right pairs against mismatches.
 
-    `rate` is the share of wrong pairs among those of `scores`. Wrong pairs score above known mismatches half the time.
-    With the lower end of the interval of the rate, the estimate is a cautious one.
+    `noise_rate` is the share of wrong pairs among those of `scores`. Wrong pairs score above known mismatches half the
+    time. With the lower end of the interval of the rate, the estimate is a cautious one.
 
     >>> mismatches = np.arange(10.0)
     >>> estimate_separation_auc(np.concatenate([mismatches, mismatches + 10]), mismatches, 0.5)
     1.0
     """
-    if rate >= 1:
+    if noise_rate >= 1:
         return 0.0
     mixed = area_under_roc_curve(scores, mismatch_scores)
-    return min(1.0, (mixed - rate / 2) / (1 - rate))
+    return min(1.0, (mixed - noise_rate / 2) / (1 - noise_rate))
 
 
-def is_rate_reliable(scores: Scores, mismatch_scores: Scores, rate_interval_low: float) -> bool:
-    """Return whether scores separate right pairs well enough to trust the rate."""
-    return estimate_separation_auc(scores, mismatch_scores, rate_interval_low) >= MIN_SEPARATION_AUC
+def is_rate_reliable(scores: Scores, mismatch_scores: Scores, assumed_noise_rate: float) -> bool:
+    """Return whether scores separate right pairs well enough to trust the noise rate.
+
+    The separation is that under an assumed rate, cautiously the lower end of the interval.
+    """
+    return estimate_separation_auc(scores, mismatch_scores, assumed_noise_rate) >= MIN_SEPARATION_AUC
 
 
 def area_under_roc_curve(positives: Scores, negatives: Scores) -> float:

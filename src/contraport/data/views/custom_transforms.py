@@ -78,7 +78,7 @@ class CustomTransform:
         return torch.stack(rows)
 
     def transform_batch(self, items: Tensor, offset: BatchOffset | None) -> Tensor:
-        """Return one random view of each item of this process's part of a batch.
+        """Return one random view of each item, from one call on the whole batch.
 
         Raises:
             UsageError: the callable fails, or returns another number of items.

@@ -57,16 +57,16 @@ class _SinkhornProblem(NamedTuple):
     """Sinkhorn problem of one direction between rows and columns."""
 
     geometry: Geometry
-    marginals: LogMarginals | None
-    log_masses: LogMarginals
-    reference: LogMarginals | None
+    explicit_log_marginals: LogMarginals | None
+    log_marginals: LogMarginals
+    log_reference_factors: LogMarginals | None
 
     @property
     def T(self) -> _SinkhornProblem:
         """Problem of the other direction, from columns to rows."""
-        marginals = None if self.marginals is None else self.marginals[::-1]
-        reference = None if self.reference is None else self.reference[::-1]
-        return _SinkhornProblem(self.geometry.T, marginals, self.log_masses[::-1], reference)
+        pairs = self.explicit_log_marginals, self.log_reference_factors
+        explicit, factors = (None if pair is None else pair[::-1] for pair in pairs)
+        return _SinkhornProblem(self.geometry.T, explicit, self.log_marginals[::-1], factors)
 
 
 @keep_deprecated_attributes(half_steps="half_step_axes")
@@ -126,9 +126,9 @@ class SinkhornConstraint(Constraint):
         """
         kernel = geometry.log_kernel
         like, temperature, axes = kernel.inputs[0], kernel.temperature, self.half_step_axes()
-        log_masses = request.marginals or uniform_log_marginals(*kernel.shape, like.dtype, like.device)
-        reference = self._log_reference_factors(log_masses, request.log_column_weights)
-        problem = _SinkhornProblem(geometry, request.marginals, log_masses, reference)
+        log_marginals = request.marginals or uniform_log_marginals(*kernel.shape, like.dtype, like.device)
+        reference = self._log_reference_factors(log_marginals, request.log_column_weights)
+        problem = _SinkhornProblem(geometry, request.marginals, log_marginals, reference)
         if self.tolerance is not None:
             plan = self._converged_plan(problem, self.tolerance)
             if not request.bidirectional:
@@ -136,17 +136,17 @@ class SinkhornConstraint(Constraint):
             # In the second direction the columns are the rows, and relaxed as rows.
             is_transposed = not self._is_relaxed or len({self.marginal_relaxation(axis, 1.0) for axis in axes[:2]}) == 1
             return [plan, plan.T if is_transposed else self._converged_plan(problem.T, self.tolerance)]
-        directions = 2 if request.bidirectional else 1
+        num_directions = 2 if request.bidirectional else 1
         # The first half-step of a direction reads the potential of its other axis.
         initial = [] if reference is None else list(reference[::-1] if axes[0] == "rows" else reference)
-        steps = _build_half_steps(axes, directions, bool(initial))
+        steps = _list_half_step_specs(axes, num_directions, bool(initial))
         relaxations, relaxation = [NO_RELAXATION], Relaxation(reference_potentials=reference)
         if self._is_relaxed:
             relaxations = [self.marginal_relaxation(axis, temperature) for axis in axes]
-            relaxation = _stack_relaxations(relaxations, like, reference, directions)
+            relaxation = _stack_relaxations(relaxations, like, reference, num_directions)
         # The potentials are logarithms: scalings of the kernel overflow single precision at small temperatures.
-        potentials = run_half_steps(geometry, steps, log_masses, relaxation, initial[:directions])
-        plans = [_build_plan(problem, axes, potentials[::directions], relaxations[-1])]
+        potentials = run_half_steps(geometry, steps, log_marginals, relaxation, initial[:num_directions])
+        plans = [_build_plan(problem, axes, potentials[::num_directions], relaxations[-1])]
         if request.bidirectional:
             plans.append(_build_plan(problem.T, axes, potentials[1::2], relaxations[-1]))
         return plans
@@ -162,15 +162,15 @@ class SinkhornConstraint(Constraint):
         # The solver begins with the rows of what it is given.
         rows_first = problem if axes[0] == "rows" else problem.T
         relaxations = [self.marginal_relaxation(axis, kernel.temperature) for axis in axes[:2]]
-        relaxation = _stack_relaxations(relaxations, kernel.inputs[0], rows_first.reference, 1)
+        relaxation = _stack_relaxations(relaxations, kernel.inputs[0], rows_first.log_reference_factors, 1)
         first, second, iterations = run_sinkhorn_to_convergence(
-            rows_first.geometry, rows_first.log_masses, tolerance, len(axes) // 2, relaxation
+            rows_first.geometry, rows_first.log_marginals, tolerance, len(axes) // 2, relaxation
         )
         plan = _build_plan(problem, axes[:2], [first, second], relaxations[1])
         return replace(plan, iterations=iterations, has_unit_mass=False)
 
     def _log_reference_factors(
-        self, log_masses: LogMarginals, log_column_weights: Tensor | None
+        self, log_marginals: LogMarginals, log_column_weights: Tensor | None
     ) -> LogMarginals | None:
         """Return the log factors of the reference measure, None if all are 0.
 
@@ -182,22 +182,22 @@ class SinkhornConstraint(Constraint):
         # With the counting reference they start at zero, and the entropy creates mass.
         product = self.reference == "product"
         if log_column_weights is None:
-            return log_masses if product else None
-        rows, columns = log_masses if product else (torch.zeros_like(v) for v in log_masses)
+            return log_marginals if product else None
+        rows, columns = log_marginals if product else (torch.zeros_like(v) for v in log_marginals)
         return rows, columns + log_column_weights
 
 
 def _stack_relaxations(
-    relaxations: Sequence[MarginalRelaxation], like: Tensor, reference: LogMarginals | None, directions: int
+    relaxations: Sequence[MarginalRelaxation], like: Tensor, reference: LogMarginals | None, num_directions: int
 ) -> Relaxation:
-    """Stack the relaxations of half-steps, each repeated `directions` times."""
+    """Stack the relaxations of half-steps, each repeated `num_directions` times."""
 
     def stack(values: list[float | Tensor | None], default: float) -> Tensor | None:
         if all(value is None for value in values):
             return None
         filled = [default if value is None else value for value in values]
         stacked = torch.stack([torch.as_tensor(value, dtype=like.dtype, device=like.device) for value in filled])
-        return stacked.repeat_interleave(directions)
+        return stacked.repeat_interleave(num_directions)
 
     # None, not a vector of neutral values: the engine then takes the cheaper half-steps without relaxation.
     dampings = stack([relaxation.damping for relaxation in relaxations], 1.0)
@@ -211,8 +211,8 @@ def _build_plan(
 
     The mass along the last axis follows from the last half-step, without another pass over the pairs.
     """
-    geometry, marginals, log_masses, reference = problem
-    targets = dict(zip(OTHER_AXIS, log_masses, strict=True))
+    geometry, explicit_log_marginals, log_marginals, reference = problem
+    targets = dict(zip(OTHER_AXIS, log_marginals, strict=True))
     initial: dict[Axis, Tensor] = {} if reference is None else dict(zip(OTHER_AXIS, reference, strict=True))
     latest = dict(zip(axes, potentials, strict=True))
     for axis in initial:
@@ -231,22 +231,23 @@ def _build_plan(
         log_mass if final == "columns" else None,
         final if last_relaxation == NO_RELAXATION else None,
         last_relaxation == NO_RELAXATION and geometry.has_finite_log_sums,
-        marginals,
+        explicit_log_marginals,
         len(axes) // 2 or None,
     )
 
 
 @cached_until_written
-def _build_half_steps(axes: tuple[Axis, ...], directions: int, has_initial: bool) -> tuple[HalfStepSpec, ...]:
-    """Build half-steps that update the row or column potentials, or alternate between both.
+def _list_half_step_specs(
+    half_step_axes: tuple[Axis, ...], num_directions: int, has_initial_potentials: bool
+) -> tuple[HalfStepSpec, ...]:
+    """List all half-steps of one direction, or those of both directions in turn.
 
     A half-step reads the potential of the one before in its direction; the first reads the initial potential, or zero.
     """
-    offset = 0 if has_initial else -1
     return tuple(
-        HalfStepSpec(axis if c == 0 else OTHER_AXIS[axis], None if k + offset < 0 else (k + offset) * directions + c)
-        for k, axis in enumerate(axes)
-        for c in range(directions)
+        HalfStepSpec(axis if c == 0 else OTHER_AXIS[axis], None if k < 0 else k * num_directions + c)
+        for k, axis in enumerate(half_step_axes, 0 if has_initial_potentials else -1)
+        for c in range(num_directions)
     )
 
 
