@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -317,17 +317,18 @@ def embed_views(
     name: str = "encoder",
     *,
     project: bool = False,
-    two_random_views: bool = True,
+    view_kind: Literal["two random", "unaugmented"] = "two random",
 ) -> tuple[Tensor, ...]:
     """Return the frozen features of each view of all items, `(n, F)`.
 
-    The views are two random ones, the same in every call, or without `two_random_views` all views of the data,
-    unaugmented. With `project`, return the projections that the loss compares, `(n, d)`.
+    Two random views are the same in every call, and the unaugmented ones are all views of the data. With `project`,
+    return the projections that the loss compares, `(n, d)`.
     """
     encoder.to(loader_config.device)
     views.to(loader_config.device)
     has_one_tower = isinstance(encoder, RawInputEncoder) or len(encoder.towers) == 1
-    number = 2 if two_random_views else None
+    is_random = view_kind == "two random"
+    number = 2 if is_random else None
 
     def encode(*inputs: Tensor) -> Tensor:
         features = encoder.encode(inputs[:number] if has_one_tower else inputs)
@@ -337,7 +338,7 @@ def embed_views(
 
     with fixed_seed(0, loader_config.device), evaluation_mode(encoder):
         stacked = loader_config.collect_outputs(
-            encode, encoder, views if two_random_views else views.make_unaugmented, dataset, f"{name}: views"
+            encode, encoder, views if is_random else views.make_unaugmented, dataset, f"{name}: views"
         )
     check_finite_features(stacked)
     return stacked.unbind(dim=1)

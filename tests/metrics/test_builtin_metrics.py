@@ -97,7 +97,7 @@ def test_no_metric_changes_the_encoder(metric: Metric, monkeypatch: pytest.Monke
 def test_rows_without_a_training_pair_are_ranked_by_their_own_embedding() -> None:
     context = build_context(build_model(build_link_data(6, "train")).eval(), build_link_data)
     everything = build_link_data(90, "train")
-    rows, columns = context._embed_views(everything, project=not context.has_shared_encoder, two_random_views=False)
+    rows, columns = context._embed_views(everything, project=not context.has_shared_encoder, view_kind="unaugmented")
     first = [everything.entity_ids[:, 1].tolist().index(column) for column in range(20)]
     expected = rank_columns(rows, columns[first], context.train.entity_ids, context.test.entity_ids)
     assert context.column_ranking.pair_has_unseen_row.all()

@@ -274,7 +274,7 @@ class CellSearch:
                 yield torch.cat([self._cells[cell] for cell in cells[:number]])
 
 
-class CalibratedSearch(NamedTuple):
+class ApproximateSearch(NamedTuple):
     """Approximate search that compares enough rows to reach a required recall.
 
     Attributes:
@@ -297,9 +297,9 @@ class CalibratedSearch(NamedTuple):
         return self.search.top_products_and_indices(queries, count, self.num_compared)
 
 
-def calibrate_search(
+def find_approximate_search(
     queries: Rows, keys: Rows, count: int, generator: torch.Generator, *, min_recall: float, sample_size: int
-) -> CalibratedSearch | None:
+) -> ApproximateSearch | None:
     """Return an approximate search with a recall of `min_recall`, or None.
 
     The number of compared keys is chosen by the exact neighbors of `sample_size` queries, and the recall is measured on
@@ -314,8 +314,8 @@ def calibrate_search(
         sample_size: maximum number of queries by which the number of compared keys is chosen.
 
     >>> u = F.normalize(torch.randn(20_000, 3, generator=torch.Generator().manual_seed(0)), dim=1)
-    >>> calibrated = calibrate_search(u, u, 5, torch.Generator().manual_seed(0), min_recall=0.9, sample_size=50)
-    >>> calibrated.num_compared < 5_000, calibrated.recall > 0.8, calibrated.num_measured
+    >>> found = find_approximate_search(u, u, 5, torch.Generator().manual_seed(0), min_recall=0.9, sample_size=50)
+    >>> found.num_compared < 5_000, found.recall > 0.8, found.num_measured
     (True, True, 50)
     """
     search = CellSearch(keys, torch.arange(len(keys), device=keys.device), generator)
@@ -328,7 +328,7 @@ def calibrate_search(
         return None
     top_products = search.top_products_and_indices(sample[1::2], count, compared)[0]
     reached = top_products >= products[1::2, -1:] - 1e-6  # equal products differ by rounding
-    return CalibratedSearch(search, compared, float(reached.float().mean()), len(reached))
+    return ApproximateSearch(search, compared, float(reached.float().mean()), len(reached))
 
 
 def _split_into_cells(values: Rows, row_indices: Tensor, generator: torch.Generator) -> list[Tensor]:

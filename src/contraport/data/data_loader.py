@@ -192,7 +192,7 @@ def build_loader(
     drop_last: bool = False,
     split_over_processes: bool = False,
     batches_per_epoch: int | None = None,
-) -> BatchLoader | StreamLoader:
+) -> ClosableDataLoader | StreamLoader:
     """Build a loader, whose ``batch_sampler`` is a `BatchOrder` that can resume.
 
     Args:
@@ -242,7 +242,7 @@ def build_loader(
         drop_last=drop_last,
         split_over_processes=split_over_processes,
     )
-    return BatchLoader(
+    return ClosableDataLoader(
         _ErrorsAsBatches(dataset) if num_workers else dataset,
         batch_sampler=order,
         collate_fn=_return_batch_unchanged,
@@ -253,7 +253,7 @@ def build_loader(
     )
 
 
-class BatchLoader(DataLoader[Batch]):
+class ClosableDataLoader(DataLoader[Batch]):
     """PyTorch DataLoader with a `close` method and unchanged usage errors."""
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]

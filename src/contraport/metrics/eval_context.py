@@ -6,7 +6,7 @@ import copy
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import permutations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -209,7 +209,7 @@ class EvalContext:
         return first, second
 
     def _embed_views(
-        self, items: Dataset, *, project: bool = False, two_random_views: bool = True
+        self, items: Dataset, *, project: bool = False, view_kind: Literal["two random", "unaugmented"] = "two random"
     ) -> tuple[Tensor, ...]:
         """Embed two random views of each item, or all views without augmentation."""
         return embed_views(
@@ -219,7 +219,7 @@ class EvalContext:
             self.loader_config,
             self.name,
             project=project,
-            two_random_views=two_random_views,
+            view_kind=view_kind,
         )
 
     @cached_property
@@ -236,8 +236,8 @@ class EvalContext:
         """
         if not self.retrieval_direction_names and self.has_shared_encoder:
             return self.two_view_features
-        has_views = len(self.retrieval_direction_names) > 0
-        return self._embed_views(self.test, project=not self.has_shared_encoder, two_random_views=not has_views)
+        kind: Literal["two random", "unaugmented"] = "unaugmented" if self.retrieval_direction_names else "two random"
+        return self._embed_views(self.test, project=not self.has_shared_encoder, view_kind=kind)
 
     @cached_property
     def retrieval_rank_table(self) -> np.ndarray[Any, Any]:
@@ -300,7 +300,8 @@ class EvalContext:
         for dataset, ids, pairs in ((self.train, train_ids, torch.arange(len(train_ids))), (self.test, test_ids, new)):
             if len(pairs):
                 first = pairs[first_indices(torch.unique(ids[pairs], return_inverse=True)[1])]
-                embedded = self._embed_views(dataset.subset(first), project=project, two_random_views=False)[view].cpu()
+                views = self._embed_views(dataset.subset(first), project=project, view_kind="unaugmented")
+                embedded = views[view].cpu()
                 side = embedded.new_zeros(size, embedded.shape[1]) if len(side) == 0 else side
                 side[ids[first]] = embedded
         return side

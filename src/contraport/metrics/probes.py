@@ -12,7 +12,11 @@ import torch
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from contraport._utils.vector_search import calibrate_search, scale_rows_lazily_if_large, top_products_and_indices
+from contraport._utils.vector_search import (
+    find_approximate_search,
+    scale_rows_lazily_if_large,
+    top_products_and_indices,
+)
 from contraport.data.splits import draw_stratified_split
 from contraport.errors import UsageError, check, check_all_values, check_positive, format_value, is_integer
 from contraport.metrics.pseudovalues import compute_pseudovalues
@@ -306,7 +310,9 @@ def knn_correctness(
         # A fixed number of compared keys would bias the vote by an amount that depends on the data. So it is chosen by
         # the exact neighbors of a sample, and the recall is measured on another one.
         generator = torch_generator("metrics.knn_cells", len(queries), len(keys))
-        search = calibrate_search(queries, keys, neighbors, generator, min_recall=MIN_KNN_RECALL, sample_size=1_000)
+        search = find_approximate_search(
+            queries, keys, neighbors, generator, min_recall=MIN_KNN_RECALL, sample_size=1_000
+        )
         if search is not None:  # fewer than half of the keys are compared
             message = (
                 "kNN: found neighbors of %s test items among %s of %s training items each, with recall %.3f on %s."

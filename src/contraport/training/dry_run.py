@@ -15,7 +15,7 @@ import torch
 from contraport._utils.formatting import format_significant
 from contraport._utils.progress import ProgressBars
 from contraport.data import Batch
-from contraport.data.data_loader import BatchLoader
+from contraport.data.data_loader import ClosableDataLoader
 from contraport.embedding import evaluation_mode
 from contraport.seeding import fork_rng_with_lock
 from contraport.training.components.assembly import TrainingComponents
@@ -127,7 +127,7 @@ def train_timed_steps(settings: Settings, components: TrainingComponents) -> Dry
         encoded_batches = draws * len(components.dataset) / settings.batch_size
         feature_cache_seconds = encoded_batches * _measure_batch_encoding_seconds(components, device, bars)
         module.uses_cached_features = True
-    timer, batches = _StepTimer(bars), cast(BatchLoader, _DryRunBatches(settings, components))
+    timer, batches = _StepTimer(bars), cast(ClosableDataLoader, _DryRunBatches(settings, components))
     loop = build_loop(settings, module, batches, device, [timer], steps_per_epoch=components.steps_per_epoch)
     loop.epochs = 1
     try:

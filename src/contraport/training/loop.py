@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from contraport.data import Batch, BatchOffset, BatchOrder
-from contraport.data.data_loader import BatchLoader, StreamLoader
+from contraport.data.data_loader import ClosableDataLoader, StreamLoader
 from contraport.seeding import GENERATOR_LOCK
 from contraport.training.parallelism import clip_gradients
 
@@ -80,7 +80,7 @@ class Loop:
     def __init__(
         self,
         module: Trainable,
-        batches: BatchLoader | StreamLoader,
+        batches: ClosableDataLoader | StreamLoader,
         optimizer: Optimizer,
         schedule: LRScheduler,
         *,

@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from contraport._utils.formatting import format_option_name, format_options
 from contraport.data import local_batch_offset
-from contraport.data.data_loader import BatchLoader, StreamLoader
+from contraport.data.data_loader import ClosableDataLoader, StreamLoader
 from contraport.errors import UsageError, check, unknown_name_error
 from contraport.schedules import RampSchedule
 from contraport.training.config import Settings
@@ -78,7 +78,7 @@ def create_optimizer(
 def build_loop(
     settings: Settings,
     module: TrainingModule,
-    batches: BatchLoader | StreamLoader,
+    batches: ClosableDataLoader | StreamLoader,
     device: torch.device,
     callbacks: Sequence[Callback],
     *,

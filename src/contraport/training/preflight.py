@@ -256,7 +256,7 @@ def find_ngram_recall_note(settings: Settings, dataset: Dataset, model: Model) -
     drawn = torch.randperm(len(whole), generator=torch_generator("preflight.raw_recall"))[:1_000]
     pairs, encoder = whole.subset(drawn), RawInputEncoder(whole.shapes)
     counts = embed_views(
-        encoder, pairs, Views(pairs, augment="none"), LoaderConfig(num_workers=0), two_random_views=False
+        encoder, pairs, Views(pairs, augment="none"), LoaderConfig(num_workers=0), view_kind="unaugmented"
     )
     recall = (retrieval_ranks(*counts, content_ids=pairs.content_ids_if_repeated) == 1).mean()
     return (

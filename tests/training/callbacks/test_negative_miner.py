@@ -91,7 +91,12 @@ def test_negatives_equal_a_search_by_the_encoder(settings: dict[str, Any], pairs
     assert model is None or model.training is False
     components = build_components(run.settings(data=pairs, objective=objective), None, pairs)
     embedded = embed_views(
-        components.module.model, pairs, components.module.views, LoaderConfig(), project=True, two_random_views=False
+        components.module.model,
+        pairs,
+        components.module.views,
+        LoaderConfig(),
+        project=True,
+        view_kind="unaugmented",
     )
     for direction, (anchor, view) in enumerate(((0, 1), (1, 0))):
         mined = mine_hard_negatives(embedded[anchor], embedded[view], MiningRule(k=3, relative_margin=0.05)).positions

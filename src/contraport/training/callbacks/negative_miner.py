@@ -10,7 +10,7 @@ import torch
 
 from contraport.catalog.data_option_parsers import MinedNegativesSpec
 from contraport.data import BatchOrder, Dataset
-from contraport.data.data_loader import BatchLoader, StreamLoader
+from contraport.data.data_loader import ClosableDataLoader, StreamLoader
 from contraport.data.formats.array_files import read_npy
 from contraport.distributed import broadcast_object, is_main_process, stop_all_on_error
 from contraport.embedding import LoaderConfig, embed_views
@@ -63,7 +63,7 @@ class NegativeMiner(Callback):
         self.layout = MinedBatchLayout(self._positions.shape[1] // tables, tables)
         self._mined_epoch = -1
 
-    def send_last_negatives_to_loader(self, batches: BatchLoader | StreamLoader) -> None:
+    def send_last_negatives_to_loader(self, batches: ClosableDataLoader | StreamLoader) -> None:
         """Add the last mined negatives to later batches, or random ones before any mining."""
         order = batches.batch_sampler
         assert isinstance(order, BatchOrder)
@@ -102,7 +102,7 @@ class NegativeMiner(Callback):
         """Return the positions of mined negatives, one row per item."""
         model, dataset = module.model, self._dataset
         loader_config = self._loader_config._replace(device=next(model.parameters()).device)
-        embedded = embed_views(model, dataset, module.views, loader_config, project=True, two_random_views=False)
+        embedded = embed_views(model, dataset, module.views, loader_config, project=True, view_kind="unaugmented")
         ids = dataset.content_ids_if_repeated
         tables, num_found = [], 0
         for view in range(self.layout.num_sets):

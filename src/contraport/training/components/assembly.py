@@ -11,7 +11,7 @@ from contraport.auditing.pairs.audit_callback import AuditCallback, SelectingAud
 from contraport.auditing.pairs.synthetic_mismatches import DatasetWithAppendedDecoys, add_decoys
 from contraport.auditing.pairs.view_audit_callback import ViewAuditCallback
 from contraport.data import BatchOrder, Dataset
-from contraport.data.data_loader import BatchLoader, StreamLoader
+from contraport.data.data_loader import ClosableDataLoader, StreamLoader
 from contraport.data.perturbations import replace_views_after_first
 from contraport.data.streams import Stream
 from contraport.embedding import LoaderConfig
@@ -49,7 +49,7 @@ class TrainingComponents(NamedTuple):
     """
 
     dataset: Dataset
-    batches: BatchLoader | StreamLoader
+    batches: ClosableDataLoader | StreamLoader
     module: TrainingModule
     steps_per_epoch: int
     audit_callback: SelectingAuditCallback[Any] | None = None

@@ -19,7 +19,7 @@ from contraport.catalog.data_option_parsers import (
 )
 from contraport.data import Dataset, Views, build_loader, load
 from contraport.data.arrays import as_weight_per_item
-from contraport.data.data_loader import BatchLoader, StreamLoader
+from contraport.data.data_loader import ClosableDataLoader, StreamLoader
 from contraport.data.formats.array_files import read_npy
 from contraport.data.perturbations import (
     class_balanced_item_weights,
@@ -204,7 +204,7 @@ def build_unaugmented_views(settings: Settings, dataset: Dataset) -> Views:
 
 def build_batch_loader(
     settings: Settings, dataset: Dataset, views: Views, *, num_workers: int | None
-) -> BatchLoader | StreamLoader:
+) -> ClosableDataLoader | StreamLoader:
     """Build the loader of the training batches."""
     if views.is_transform_applied_by_dataset and not isinstance(dataset, Stream):
         assert views.custom is not None
