@@ -91,10 +91,10 @@ def is_learned_temperature(text: object) -> bool:
     return str(text).partition(":")[0] == "learn"
 
 
-def parse_learned_temperature(text: str) -> float | None:
-    """Parse ``learn:0.07`` into the initial temperature, or ``learn`` into None.
+def parse_learned_temperature_start(text: str) -> float | None:
+    """Parse the start of a learned temperature, None for ``learn`` without one.
 
-    >>> parse_learned_temperature("learn"), parse_learned_temperature("learn:0.07")
+    >>> parse_learned_temperature_start("learn"), parse_learned_temperature_start("learn:0.07")
     (None, 0.07)
     """
     _, colon, start = str(text).partition(":")

@@ -26,14 +26,14 @@ def report_bytes(rank, report, size):
         loss, moved = contraport.objective(name, **settings), Counter()
         z0, z1 = torch.randn(2, ITEMS // size, DIMENSIONS).unbind()
         z0.requires_grad_()
-        all_reduce, all_gather = dist.all_reduce, collectives._all_gather
+        all_reduce, all_gather = dist.all_reduce, collectives._all_gather_into_tensor
         dist.all_reduce = count_bytes(moved, all_reduce, "reduced")
-        collectives._all_gather = count_bytes(moved, all_gather, "gathered")
+        collectives._all_gather_into_tensor = count_bytes(moved, all_gather, "gathered")
         with contraport.engine.backend("streamed"):
             value = loss(z0, z1)
         forward = dict(moved)
         value.backward()
-        dist.all_reduce, collectives._all_gather = all_reduce, all_gather
+        dist.all_reduce, collectives._all_gather_into_tensor = all_reduce, all_gather
         if rank == 0:
             report((name, forward, {key: moved[key] - forward.get(key, 0) for key in moved}))
 
@@ -43,14 +43,14 @@ def report_bytes_in_both_precisions(rank, report, size):
     z0, z1 = torch.randn(2, 4 + rank, DIMENSIONS).unbind()
     for name in ("float32", "bfloat16"):
         z, moved = z0.clone().requires_grad_(), Counter()
-        all_gather, scatter = collectives._all_gather, collectives._ReduceScatter.forward
-        collectives._all_gather = count_bytes(moved, all_gather, "gathered")
+        all_gather, scatter = collectives._all_gather_into_tensor, collectives._ReduceScatter.forward
+        collectives._all_gather_into_tensor = count_bytes(moved, all_gather, "gathered")
         collectives._ReduceScatter.forward = lambda ctx, *args, moved=moved, scatter=scatter: (
             moved.update(scattered=args[2].numel() * args[2].element_size()) or scatter(ctx, *args)
         )
         with contraport.engine.precision(name), contraport.engine.backend("streamed"):
             contraport.nt_xent()(z, z1).backward()
-        collectives._all_gather, collectives._ReduceScatter.forward = all_gather, scatter
+        collectives._all_gather_into_tensor, collectives._ReduceScatter.forward = all_gather, scatter
         report((rank, name, moved["gathered"], moved["scattered"], z.grad.tolist()))
 
 

@@ -130,7 +130,7 @@ def test_knn_of_many_items_copies_a_small_part_of_them(monkeypatch: pytest.Monke
     monkeypatch.setattr(vector_search, "MAX_NORMALIZED_COPY_VALUES", 0)
     monkeypatch.setattr(vector_search, "MAX_TILE_KEYS", 256)
     monkeypatch.setattr(vector_search, "MAX_TILE_PRODUCTS", 2**15)
-    monkeypatch.setattr(retrieval, "POINTS_CHECKED_AT_A_TIME", 256)
+    monkeypatch.setattr(retrieval, "POINTS_PER_FINITE_CHECK", 256)
     with LargestAllocation() as largest:
         result = knn_correctness(x, y, tx, ty)
     assert np.array_equal(result, expected)

@@ -28,7 +28,7 @@ from contraport.errors import (
     rename_argument,
     unknown_name_error,
 )
-from contraport.schedules import is_learned_temperature, parse_learned_temperature
+from contraport.schedules import is_learned_temperature, parse_learned_temperature_start
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -108,7 +108,7 @@ def register_objective(
                 text, default = call.arguments["temperature"], signature.parameters["temperature"].default
                 message = f"temperature: must be a number, 'learn' or a tensor of one element, got {text!r}."
                 check(is_learned_temperature(text), message)
-                start = parse_learned_temperature(text) or default or 0.5
+                start = parse_learned_temperature_start(text) or default or 0.5
                 call.arguments["temperature"] = cp.engine.InitialTemperature(start)
             loss = make(*call.args, **call.kwargs)
             arguments = [repr(a) for a in args] + [f"{key}={value!r}" for key, value in settings.items()]

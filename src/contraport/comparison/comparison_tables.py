@@ -324,7 +324,7 @@ def summarize_first_metric(comparison: Comparison, column: str) -> str:
     undecided_rows = [] if groups.better else groups.insignificant
     is_undecided = len(undecided_rows) > 0 and best.row_name in (comparison.baseline, *undecided_rows)
     if is_undecided:
-        start = _describe_insignificant_rows(comparison, undecided_rows, best.row_name)
+        start = _compose_insignificance_clause(undecided_rows, comparison.baseline, first_row=best.row_name)
         parts = [f"{start} on {title}, {_describe_baseline_and_best_means(comparison, metric, entries, best)}"]
     elif len(tied) > 1:
         same = "same" if len(tied) == len(entries) else f"same {superlative}"
@@ -451,10 +451,10 @@ def _group_rows_by_significance(metric: Metric, entries: Sequence[TableEntry]) -
     return _RowsBySignificance(better, worse, insignificant)
 
 
-def _describe_insignificant_rows(comparison: Comparison, rows: Sequence[str], best_row: str) -> str:
+def _compose_insignificance_clause(rows: Sequence[str], baseline: str, *, first_row: str) -> str:
     """Return the clause "b and c do not differ significantly from a"."""
-    names = _join_first_few(sorted(rows, key=lambda name: name != best_row))
-    return f"{names} {'does' if len(rows) == 1 else 'do'} not differ significantly from {comparison.baseline}"
+    names = _join_first_few(sorted(rows, key=lambda name: name != first_row))
+    return f"{names} {'does' if len(rows) == 1 else 'do'} not differ significantly from {baseline}"
 
 
 def _list_clauses_against_baseline(
@@ -479,7 +479,7 @@ def _list_clauses_against_baseline(
     if worse:
         parts.append(f"{_join_first_few(worse)} {'is' if len(worse) == 1 else 'are'} significantly {less}")
     if insignificant and not omit_insignificant_rows:
-        parts.append(_describe_insignificant_rows(comparison, insignificant, best_row))
+        parts.append(_compose_insignificance_clause(insignificant, baseline, first_row=best_row))
     compared = [one for one in entries if one.row_name in (baseline, *insignificant)]
     if insignificant and not better and (fastest := _find_clearly_fastest_clause(compared)):
         parts.append(fastest)

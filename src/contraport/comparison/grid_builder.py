@@ -52,12 +52,12 @@ def build_grid(explicit_options: OptionMap) -> Grid:
     check(len(options.data) > 0, "data: required, not given. Name one or several datasets.", "missing")
     suite_rows = suite_entries_by_name("objectives", suite_options, quick)
     suite_settings = suite_entries_by_name("settings", suite_options, quick)
-    parsed = tuple(parse_row(value, suite_rows) for value in split_entries_at_commas(options.objectives, suite_rows))
+    parsed = tuple(parse_row(value, suite_rows) for value in split_or_look_up_entries(options.objectives, suite_rows))
     rows = expand_rows(parsed, options.over)
     check(len(rows) > 0, "objectives: required, not given. Name one or several objectives.", "missing")
     settings = [
         parse_setting_name_and_options(value, suite_settings)
-        for value in split_entries_at_commas(options.settings, suite_settings)
+        for value in split_or_look_up_entries(options.settings, suite_settings)
     ]
     ends = Counter(Path(data).name for data in options.data)
     columns = tuple(
@@ -151,15 +151,15 @@ def suite_entries_by_name(option: Literal["objectives", "settings"], *suites: Op
     return {str(name): entry for entry in entries if isinstance(entry, Mapping) for name in entry}
 
 
-def split_entries_at_commas(
+def split_or_look_up_entries(
     values: Iterable[str | OptionMap], suite_entries: Mapping[str, OptionMap]
 ) -> list[str | OptionMap]:
-    """Split values of `--objectives` or `--settings` at commas into entries.
+    """Look up values that name an entry of the suite, and split others at commas.
 
-    A part without a colon before its ``=`` continues the settings before it.
-    Quoted values keep their commas. The name of an entry of the suite is replaced by that entry.
+    The values are those of `--objectives` or `--settings`. A part without a colon before its ``=`` continues the
+    settings before it. Quoted values keep their commas.
 
-    >>> split_entries_at_commas(["info-nce,gca-uot:relaxation=0.2,q=0.1", "U(a, b)"], {"U(a, b)": {"U(a, b)": "iot"}})
+    >>> split_or_look_up_entries(["info-nce,gca-uot:relaxation=0.2,q=0.1", "U(a, b)"], {"U(a, b)": {"U(a, b)": "iot"}})
     ['info-nce', 'gca-uot:relaxation=0.2,q=0.1', {'U(a, b)': 'iot'}]
     """
     entries: list[str | OptionMap] = []

@@ -230,7 +230,7 @@ class DecodingStore(Store):
 
 
 @dataclass(frozen=True)
-class StoreWrapper(Store):
+class StoreWrapper(Store, ABC):
     """Base class of stores that modify another store, and delegate the rest.
 
     Attributes:

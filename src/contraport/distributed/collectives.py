@@ -35,8 +35,8 @@ _error_group_by_default_group: dict[dist.ProcessGroup | None, dist.ProcessGroup]
 """Process group of `stop_all_on_error`, with the default process group as key; at most one entry."""
 
 # Collectives between equal shares and one tensor. Newer versions of torch have other names for them, and warn of these.
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+_all_gather_into_tensor = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter_tensor = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 _uses_local_batch: ContextVar[bool] = ContextVar("contraport_local", default=False)
 """True within `use_local_batch`."""
@@ -136,7 +136,7 @@ class Processes(NamedTuple):
     def gather_integers(self, local_values: Sequence[int], device: torch.device) -> list[list[int]]:
         """Gather k integers from each process as one list per process."""
         gathered = torch.empty(self.size * len(local_values), dtype=torch.long, device=device)
-        _all_gather(gathered, torch.tensor(local_values, device=device))
+        _all_gather_into_tensor(gathered, torch.tensor(local_values, device=device))
         integers: list[list[int]] = gathered.view(self.size, len(local_values)).tolist()
         return integers
 
@@ -183,7 +183,7 @@ class _Gather(torch.autograd.Function):
             padded[: len(value)] = value
         gathered = value.new_empty(processes.size * max(row_counts), *value.shape[1:])
         # As bytes, since not every version of Gloo supports half precision.
-        _all_gather(gathered.view(-1).view(torch.uint8), padded.contiguous().view(-1).view(torch.uint8))
+        _all_gather_into_tensor(gathered.view(-1).view(torch.uint8), padded.contiguous().view(-1).view(torch.uint8))
         if min(row_counts) == max(row_counts):
             return gathered
         pieces = gathered.split(max(row_counts))
@@ -206,7 +206,7 @@ class _ReduceScatter(torch.autograd.Function):
         rank = processes.rank
         if value.is_cuda and min(row_counts) == max(row_counts):  # the collective takes equal shares
             own = value.new_empty(row_counts[rank], *value.shape[1:])
-            _reduce_scatter(own, value.contiguous())
+            _reduce_scatter_tensor(own, value.contiguous())
             return own
         half = value.dtype in (torch.float16, torch.bfloat16)
         # Gloo has no reduce-scatter, and no sums in half precision.

@@ -111,7 +111,7 @@ class Operation(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class OperationWithDenseForm(Operation):
+class OperationWithDenseForm(Operation, ABC):
     """Base class of operations with a plain PyTorch form, for backend ``"dense"``."""
 
     @abstractmethod

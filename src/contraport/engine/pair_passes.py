@@ -133,11 +133,11 @@ class PairPasses(ABC):
         They are sum_j P_ij T_ij, in one pass. The plan is P_ij = exp(S_ij + f_i + g_j), and T is S without its link.
         """
 
-    def _scale_gradients_for_averaging(self, gradients: list[Tensor | None]) -> list[Tensor | None]:
-        """Scale this process's gradient so that the mean over processes is the whole.
+    def _reduce_and_scale_gradients(self, gradients: list[Tensor | None]) -> list[Tensor | None]:
+        """Scale or sum gradients so that their mean over processes is the whole.
 
-        Inputs that belong to no row or column (parameters of a learned cost) are replicated, so they get the whole
-        gradient on every process.
+        Inputs that belong to no row or column (parameters of a learned cost) are replicated: their gradients are summed
+        over the processes. Others are multiplied by the number of processes.
         """
         if self.is_symmetric:  # rows and columns are the same tensors, whose gradient stands in the slots of the rows
             gradients = [gradients[0], None, gradients[2], None]

@@ -368,7 +368,7 @@ class RingPairPasses(PairPasses):
                     rest += total
                 elif needs_grad[k]:
                     gradients[k] = total
-        return self._scale_gradients_for_averaging(gradients)
+        return self._reduce_and_scale_gradients(gradients)
 
     def plan_similarity_row_sums(self, f: Tensor, g: Tensor) -> Tensor:
         f, g = self.rows.to_owner_order(f), self.columns.to_owner_order(g)

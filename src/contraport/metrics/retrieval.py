@@ -25,7 +25,7 @@ from contraport.errors import (
 MAX_COSINES_IN_MEMORY = 1 << 24
 """Number of cosines held in memory at a time: 64 MiB."""
 
-POINTS_CHECKED_AT_A_TIME = 2**13  # points whose numbers are checked at a time to be finite
+POINTS_PER_FINITE_CHECK = 2**13  # number of points that are checked for NaN and infinity at a time
 
 TILE_SIZE = 1_024
 """Number of rows and of columns of a tile of cosines that ranks are counted in: it fits the cache of a processor."""
@@ -51,7 +51,7 @@ def check_points(argument: str, points: Tensor, min_points: int = 1) -> None:
         expected = f"a tensor (n, d) with n >= {min_points}"
         raise UsageError(f"{argument}: must be {expected}, got {type_and_shape(points)}.", kind="shape")
     # Block by block: torch finds the finite points by a copy of all of them.
-    for block in points.split(POINTS_CHECKED_AT_A_TIME):
+    for block in points.split(POINTS_PER_FINITE_CHECK):
         if not bool(block.float().isfinite().all()):
             check_all_values(argument, points, points.float().isfinite(), "finite numbers")
 
@@ -216,7 +216,7 @@ class _MatchedViews(NamedTuple):
         matched = x.new_empty(len(rows))
         for part in torch.arange(len(rows), device=x.device).split(TILE_SIZE):
             matched[part] = torch.linalg.vecdot(x[rows[part]], y[columns[part]])
-        thresholds = (_compute_tie_thresholds(matched, at, len(z)) for at, z in ((rows, x), (columns, y)))
+        thresholds = (_compute_tie_threshold_by_point(matched, at, len(z)) for at, z in ((rows, x), (columns, y)))
         return cls(x, y, rows, columns, *thresholds)
 
     def swap(self) -> _MatchedViews:
@@ -296,13 +296,13 @@ def _count_cosines_reaching(cosines: Tensor, thresholds: Tensor) -> Tensor:
     return torch.ge(cosines, thresholds.to(cosines)[:, None], out=torch.empty_like(cosines)).sum(dim=1)
 
 
-def _compute_tie_thresholds(match_cosines: Tensor, match_points: Tensor, num_points: int) -> Tensor:
+def _compute_tie_threshold_by_point(match_cosines: Tensor, point_by_match: Tensor, num_points: int) -> Tensor:
     """Return each point's lowest cosine that ties with its best match.
 
-    Match `k`, with cosine ``match_cosines[k]``, is one of point ``match_points[k]``. The tolerance applies to
+    Match `k`, with cosine ``match_cosines[k]``, is one of point ``point_by_match[k]``. The tolerance applies to
     distances, which rounding moves by as much as the vectors. The cosine of nearly equal vectors moves by the square of
     that: a fixed tolerance of cosines would tie everything in a narrow cone.
     """
-    best = match_cosines.new_full((num_points,), -torch.inf).scatter_reduce(0, match_points, match_cosines, "amax")
+    best = match_cosines.new_full((num_points,), -torch.inf).scatter_reduce(0, point_by_match, match_cosines, "amax")
     distances = (2 - 2 * best).clamp(min=0).sqrt() + TIE_DISTANCE_TOLERANCE
     return 1 - distances.square() / 2

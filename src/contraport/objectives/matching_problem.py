@@ -321,7 +321,10 @@ def _types_and_row_shapes_by_option(problem: MatchingProblem) -> dict[str, str]:
     dtype = communication_dtype(view)
     sent = "" if dtype == view.dtype else f", sent in {dtype}"
     forms["views"] = f"{len(inputs.views)} views {describe_type_and_row_shape(view)}{different}{shared}{ring}{sent}"
-    forms |= {"target": problem.target.compared_form, "present": describe_type_and_row_shape(inputs.present)}
+    forms |= {
+        "target": problem.target.form_shared_across_processes,
+        "present": describe_type_and_row_shape(inputs.present),
+    }
     forms["temperature"] = describe_type_and_row_shape(problem.temperature)
     if (weights := problem.weights_from_plan) is not None:
         plan = f"plan of strength {weights.strength:g}, {weights.iterations} iterations"

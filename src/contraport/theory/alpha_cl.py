@@ -117,7 +117,7 @@ def energy(z0: Tensor, z1: Tensor, alpha: Tensor | None = None) -> float:
     """
     _check_views(z0, z1, "z")
     with torch.no_grad():
-        return -float(_build_negative_energy(_resolve_pair_weights(z0, z1, alpha))(z0.double(), z1.double()))
+        return -float(_build_negated_energy(_resolve_pair_weights(z0, z1, alpha))(z0.double(), z1.double()))
 
 
 def pair_weights(
@@ -195,19 +195,19 @@ def _pair_weights_by_gradient(z0: Tensor, z1: Tensor, loss: Objective) -> Tensor
     return (-2 * n * gradient).masked_fill(positives, 0).to(z0)
 
 
-def _build_negative_energy(weights: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """Build the loss of alpha-CL with fixed pair weights, the negative energy."""
-    rows, columns, n = weights.sum(1), weights.sum(0), len(weights) // 2
+def _build_negated_energy(pair_weights: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    """Build the loss of alpha-CL for fixed pair weights, minus the energy."""
+    rows, columns, n = pair_weights.sum(1), pair_weights.sum(0), len(pair_weights) // 2
 
-    def negative_energy(z0: Tensor, z1: Tensor) -> Tensor:
+    def negated_energy(z0: Tensor, z1: Tensor) -> Tensor:
         z = torch.cat([z0, z1])
         attraction = rows @ (z - z.roll(n, 0)).square().sum(1)
         # The weighted squared distances, expanded so that no (2n, 2n) distances are stored.
-        repulsion = (rows + columns) @ z.square().sum(1) - 2 * (z * (weights @ z)).sum()
+        repulsion = (rows + columns) @ z.square().sum(1) - 2 * (z * (pair_weights @ z)).sum()
         loss: Tensor = (attraction - repulsion) / (4 * n)
         return loss
 
-    return negative_energy
+    return negated_energy
 
 
 def _check_views(x0: Tensor, x1: Tensor, letter: str = "x") -> None:
@@ -298,7 +298,7 @@ def train_linear_encoder(
     check_integer("dimensions", dimensions, most=d)
     x0, x1 = x0.detach().double(), x1.detach().double()
     covariance = contrastive_covariance(x0, x1, alpha)
-    loss = _build_negative_energy(_resolve_pair_weights(x0, x1, alpha))
+    loss = _build_negated_energy(_resolve_pair_weights(x0, x1, alpha))
     max_energy = float(covariance.eigenvalues[:dimensions].sum())
     generator = torch_generator("theory.pca", seed)
     free = torch.randn(dimensions, d, generator=generator, dtype=torch.float64).requires_grad_()
@@ -416,7 +416,7 @@ def train_deep_linear_encoder(
     check_boolean("per_filter", per_filter)
     x0, x1 = x0.detach().double(), x1.detach().double()
     covariance = contrastive_covariance(x0, x1, alpha)
-    negative_energy = _build_negative_energy(_resolve_pair_weights(x0, x1, alpha))
+    negated_energy = _build_negated_energy(_resolve_pair_weights(x0, x1, alpha))
     unit, generator = covariance.eigenvalues.abs().max(), torch_generator("theory.deep_linear", seed)
     sizes = zip((x0.shape[1], *widths), widths, strict=False)
     free = [torch.randn(o, i, generator=generator, dtype=torch.float64).div(math.sqrt(i * o)) for i, o in sizes]
@@ -435,7 +435,7 @@ def train_deep_linear_encoder(
         z0, z1 = x0, x1
         for layer in layers():
             z0, z1 = (z @ layer.T for z in (z0, z1))
-        return negative_energy(z0, z1) / unit
+        return negated_energy(z0, z1) / unit
 
     energies, alignments, shares = [], [], []
     for value in iterate_lbfgs(free, loss, iterations):

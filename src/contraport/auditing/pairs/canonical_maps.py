@@ -71,7 +71,10 @@ def fit_canonical_maps(features: tuple[Rows, Rows], pool: Tensor) -> CanonicalMa
         for values in features
     )
     centers = ((first_sum / len(pool)).float(), (second_sum / len(pool)).float())
-    bases = [find_principal_directions(values, pool, center) for values, center in zip(features, centers, strict=True)]
+    bases = [
+        find_principal_directions_if_wide(values, pool, center)
+        for values, center in zip(features, centers, strict=True)
+    ]
     parts = []
     for fold in range(NUM_FOLDS):
         sums: list[Any] = [0, 0, 0, 0]
@@ -107,10 +110,10 @@ def find_width_reduction_note(features: tuple[Rows, Rows]) -> str | None:
     return f"features of {sizes} numbers: canonical correlations use their {used}"
 
 
-def find_principal_directions(values: Rows, pool: Tensor, center: Tensor) -> Tensor | None:
-    """Return the directions of largest variance of the rows in `pool`.
+def find_principal_directions_if_wide(values: Rows, pool: Tensor, center: Tensor) -> Tensor | None:
+    """Return principal directions of rows wider than `MAX_FITTED_WIDTH`, else None.
 
-    They are orthonormal, ``(F, MAX_FITTED_WIDTH)``; None if the rows are not wider than that. The directions are
+    They are orthonormal, ``(F, MAX_FITTED_WIDTH)``, and fitted to the rows in `pool`. The directions are
     approximate, by randomized subspace iteration, but contain all variance of a low rank.
 
     Source: Halko, Martinsson and Tropp (2011), Finding structure with randomness, algorithm 4.4.

@@ -72,7 +72,7 @@ def read_table(path: str | Path, declared_roles: Mapping[str, Any] | None = None
         if file.suffix == ".csv":
             table = _read_csv(file, declared_roles or {})
         else:
-            table = _read_json_lines(file) if file.suffix == ".jsonl" else _memory_map_parquet(file)
+            table = _read_json_lines(file) if file.suffix == ".jsonl" else _copy_parquet_to_memory_map(file)
         table.validate(full=True)  # Arrow itself follows corrupt offsets out of its memory
     return table
 
@@ -117,7 +117,7 @@ def check_several_views(dataset: Dataset, purpose: str, *, data: Any, declared_r
     raise UsageError(f"{message}, {how}: {format_options(**example)}.", kind="views", suggested_options=example)
 
 
-def _memory_map_parquet(path: Path) -> pa.Table:
+def _copy_parquet_to_memory_map(path: Path) -> pa.Table:
     """Copy a `.parquet` file to a memory-mapped temporary file, and return the table.
 
     It is copied block by block. So the rows can be read in any order, and the table is never in memory as a whole. The

@@ -329,8 +329,10 @@ def _iterate_documented_functions(library: Path) -> Iterator[FunctionNameAndDocs
             sentence = " ".join((ast.get_docstring(node) or "").split("\n\n")[0].split()).split(". ")[0]
             if len(sentence.split()) >= 3:  # shorter ones hardly describe a function
                 arguments = [argument.arg for argument in node.args.args if argument.arg != "self"]
-                name = _name_to_phrase(" ".join((place.stem, node.name, *arguments)))
-                yield FunctionNameAndDocstring(place.parts[0].removesuffix(".py"), name, sentence)
+                names = " ".join((place.stem, node.name, *arguments))
+                # HTTPServer.do_GET path2 is "http server do get path 2".
+                phrase = " ".join(re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", names)).lower()
+                yield FunctionNameAndDocstring(place.parts[0].removesuffix(".py"), phrase, sentence)
 
 
 def _iterate_function_definitions(node: ast.Module | ast.ClassDef) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -340,12 +342,3 @@ def _iterate_function_definitions(node: ast.Module | ast.ClassDef) -> Iterator[a
             yield part
         elif isinstance(part, ast.ClassDef):
             yield from _iterate_function_definitions(part)
-
-
-def _name_to_phrase(name: str) -> str:
-    """Convert Python names to a phrase of lower-case words.
-
-    >>> _name_to_phrase("HTTPServer.do_GET path2")
-    'http server do get path 2'
-    """
-    return " ".join(re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)).lower()

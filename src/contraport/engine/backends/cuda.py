@@ -116,7 +116,7 @@ class CudaPairPasses(PairPasses):
         weights = _WeightTerms(a, b, u, v).take_rows(own)
         x, y, row_mass, column_mass = _input_gradients(self.inputs.take_rows(own), weights, needs_grad, without_link)
         gradients = _place_in_zeros(x, own, n), y, _place_in_zeros(row_mass, own, n), column_mass
-        return self._scale_gradients_for_averaging(
+        return self._reduce_and_scale_gradients(
             [value if needed else None for value, needed in zip(gradients, needs_grad, strict=True)]
         )
 

@@ -162,7 +162,7 @@ class StreamedPairPasses(PairPasses):
             self.log_kernel.add_tile_gradients(
                 tile.rows, tile.columns, weight, gradients if tile.stands_for_transpose else row_slots
             )
-        return self._scale_gradients_for_averaging(gradients)
+        return self._reduce_and_scale_gradients(gradients)
 
     def plan_similarity_row_sums(self, f: Tensor, g: Tensor) -> Tensor:
         sums = torch.zeros_like(f)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
@@ -70,7 +70,7 @@ class _SinkhornProblem(NamedTuple):
 
 
 @keep_deprecated_attributes(half_steps="half_step_axes")
-class SinkhornConstraint(Constraint):
+class SinkhornConstraint(Constraint, ABC):
     """Base class of constraints whose plan is computed by Sinkhorn half-steps.
 
     A subclass defines the half-steps, and optionally their relaxation. With relaxation the plan depends on the

@@ -131,8 +131,8 @@ class Target(Component, ABC):
         return self
 
     @property
-    def compared_form(self) -> str:
-        """Text form of the target, which must be equal on all processes."""
+    def form_shared_across_processes(self) -> str:
+        """Text form of the target, checked to be equal on all processes."""
         return type(self).__name__
 
     def check_inputs(self, inputs: CallInputs) -> None:

@@ -13,7 +13,7 @@ from contraport.errors import UsageError, check, check_positive
 from contraport.options import BaseOptions, int_in_range, one_of, option
 from contraport.schedules import (
     is_learned_temperature,
-    parse_learned_temperature,
+    parse_learned_temperature_start,
     parse_momentum_schedule,
     parse_temperature_schedule,
 )
@@ -25,7 +25,7 @@ PROTOTYPES_FROM_TEACHER = "teacher"
 def _check_temperature(name: str, value: Any) -> None:
     """Raise `UsageError` unless a value is a valid temperature option."""
     if is_learned_temperature(value):
-        parse_learned_temperature(value)
+        parse_learned_temperature_start(value)
     else:
         parse_temperature_schedule(value, steps=1)
 

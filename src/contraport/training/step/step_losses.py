@@ -107,7 +107,7 @@ class StepLoss(nn.Module, ABC):
         """Update the state of the loss after an optimizer step."""
 
 
-class ObjectiveStepLoss(StepLoss):
+class ObjectiveStepLoss(StepLoss, ABC):
     """Base class of step losses that call an objective.
 
     Args:
