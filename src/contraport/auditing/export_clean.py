@@ -44,7 +44,7 @@ class RowEdits:
 
     @classmethod
     def from_audit(cls, result: Audit, cleaning: Cleaning, pair_rows: NDArray[np.int64], num_rows: int) -> RowEdits:
-        """Build the edits of a cleaning."""
+        """Build row edits that drop, repair or zero-weight an audit's flagged pairs."""
         kept, partners, flagged = np.ones(num_rows, dtype=np.bool_), np.arange(num_rows), result.flagged()
         if cleaning == "weigh":
             weights = np.ones(num_rows, dtype=np.float32)

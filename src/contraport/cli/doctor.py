@@ -106,7 +106,7 @@ def check_diagnosis(diagnosis: Diagnosis) -> None:
 
 
 def _machine_properties_by_name() -> dict[str, str]:
-    """Describe the system, processor, devices, backends and process groups as texts."""
+    """Return a description of each property of the machine, such as "processor"."""
     devices = ["cpu", *(f"cuda:{k} {torch.cuda.get_device_name(k)}" for k in range(torch.cuda.device_count()))]
     devices += ["mps"] if torch.backends.mps.is_available() else []
     groups = ("gloo", "nccl", "mpi")

@@ -26,7 +26,7 @@ def after_audit(options: Options, result: Audit | ViewAudit) -> Sequence[str]:
 
 
 def after_train(options: Options, run: Run) -> Sequence[str]:
-    """List a command that evaluates the run, or embeds without held-out items."""
+    """Suggest `evaluate` for the run, or `embed` without held-out items."""
     if options.get("dry_run"):
         return []
     path, record = shlex.quote(str(run.path)), as_run_folder(run).find_split_digests()
@@ -42,7 +42,7 @@ def after_evaluate(options: Options, results: Mapping[str, Any]) -> Sequence[str
 
 
 def after_embed(options: Options, path: Path) -> Sequence[str]:
-    """List commands for duplicates, neighbors, and search if another view has texts."""
+    """List commands that use the written features, such as `contraport duplicates`."""
     features = shlex.quote(str(options["out"]))
     commands = [f"contraport duplicates {features}", f"contraport neighbors {features} --query 0"]
     run = as_run_folder(options["run"])

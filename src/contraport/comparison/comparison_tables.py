@@ -87,7 +87,7 @@ class Comparison:
         return [self.find_entry(row, column, metric.key) for column in self.columns]
 
     def list_column_entries(self, column: str, metric: Metric) -> list[TableEntry]:
-        """Return the entries of all rows in a column for one metric."""
+        """Return a column's table entries for one metric."""
         return [one for one in self.entries if (one.column_name, one.metric_key) == (column, metric.key)]
 
     def rows_with_best_mean(self, column: str, metric: Metric) -> set[str]:
@@ -260,7 +260,7 @@ class EpochTable(NamedTuple):
 
 
 def build_epoch_tables(comparison: Comparison, metric: Metric) -> list[EpochTable]:
-    """Return a table of means by epoch for each column that has any."""
+    """Return tables of a metric's means by epoch, one for each column."""
     tables = []
     for column in comparison.columns:
         means = {

@@ -161,7 +161,7 @@ class Grid:
 
     @cached_property
     def encoder_changes_by_reference_row(self) -> dict[str, dict[str, Any]]:
-        """Encoder options that differ from the baseline, by name of reference row.
+        """Changed encoder options of each row whose untrained encoder is also evaluated.
 
         The untrained encoder and the raw inputs are evaluated too for these reference rows: the baseline, and the first
         row of each other encoder or representation. Metrics of another representation do not show what training added.

@@ -254,7 +254,7 @@ def build_loader(
 
 
 class ClosableDataLoader(DataLoader[Batch]):
-    """PyTorch DataLoader with a `close` method and unchanged usage errors."""
+    """Closable PyTorch DataLoader that raises the `UsageError` of a worker unwrapped."""
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         with GENERATOR_LOCK:  # torch draws a seed for the workers from its global generator

@@ -199,7 +199,7 @@ def _run_log_domain_steps(
 
 
 class _HalfStepsByScaling(torch.autograd.Function):
-    """Autograd function of unrelaxed half-steps as matrix-vector products.
+    """Autograd function of half-steps with exact marginals, as matrix-vector products.
 
     Backward is one such product per step, and K times a matrix of rank at most the number of steps; see the module.
     """
@@ -257,7 +257,7 @@ class _HalfStepsByScaling(torch.autograd.Function):
 
 
 def group_steps_by_pass(steps: Sequence[HalfStepSpec], num_initial: int = 0) -> list[list[int]]:
-    """Return batches of one or two step indices that share a pass.
+    """Group consecutive half-steps that one pass over the pairs can compute.
 
     Two consecutive steps share a pass if they are on different axes and the second does not read the first.
     """

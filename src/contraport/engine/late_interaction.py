@@ -179,7 +179,7 @@ class SetMatching(NamedTuple):
 
     @property
     def temperature_to_price_ratios(self) -> tuple[float, float]:
-        """Temperature / price of changing masses, 0 if fixed, infinite if free."""
+        """Temperature divided by the marginal penalty, for rows and for columns."""
         row, column = (1 / d - 1 if d > 0 else math.inf for d in (self.row_damping, self.column_damping))
         return row, column
 

@@ -218,7 +218,7 @@ class Geometry:
     def with_link(
         self, link: Link | None, *, factor: float | Tensor = 1.0, row_shift: Tensor | None = None
     ) -> Geometry:
-        """Return the geometry with another link, as `LogKernel.with_link`."""
+        """Return the geometry with another link, the function that yields log K."""
         return Geometry(
             self.log_kernel.with_link(link, factor=factor, row_shift=row_shift),
             self.masks,

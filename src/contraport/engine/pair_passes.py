@@ -48,7 +48,7 @@ class WeightTerm(NamedTuple):
 
     @property
     def T(self) -> WeightTerm:
-        """The same term with rows and columns exchanged."""
+        """The same summand with rows and columns exchanged."""
         return WeightTerm(self.column_exponents, self.row_exponents, OTHER_AXIS[self.factor_axis], self.factor)
 
 
@@ -108,7 +108,7 @@ class PairPasses(ABC):
 
     @abstractmethod
     def sum_over_factor_axes(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
-        """Return the weights of each term, summed over the axis of its factor.
+        """Multiply the exponentials of each pair-weight summand by its vector of factors.
 
         A term on ``"rows"`` gives sum_i exp(S_ij + A_i + B_j) u_i, (M,); one on ``"columns"`` the sum over j, (N,). At
         most one term may be on each axis.

@@ -67,7 +67,7 @@ class Shards(NamedTuple):
         return cls(sizes, order, order.argsort())
 
     def first_row(self, rank: int) -> int:
-        """Return the position of a process's first row in owner order."""
+        """Return the index of a process's first row, with rows sorted by process."""
         return sum(self.sizes[:rank])
 
     def to_owner_order(self, value: Tensor) -> Tensor:
@@ -226,7 +226,7 @@ class RingLogKernel(LogKernel):
         return RingExchange(self.processes, block, sizes, hops, with_gradient=with_gradient)
 
     def iter_visits(self, exchange: RingExchange, *, half_ring: bool = False) -> Iterator[RingVisit]:
-        """Yield a visit for each block of columns.
+        """Yield this process's rows paired with each arriving block of columns.
 
         With `half_ring`, only one of (i, j) and (j, i) is visited.
         """
@@ -261,7 +261,7 @@ class RingLogKernel(LogKernel):
     def add_column_gradients(
         self, exchange: RingExchange, visit: RingVisit, gradients: Sequence[Tensor | None]
     ) -> None:
-        """Add the gradients of the visiting columns to those that travel with them."""
+        """Add this process's part to the gradients that travel with the columns."""
         if exchange.with_gradient and any(gradients[k] is not None for k in self.own.column_input_indices):
             parts = self._unpack_block(exchange.gradient_accumulator, visit.owner)
             for k, part in zip(self.own.column_input_indices, parts, strict=True):
@@ -269,12 +269,12 @@ class RingLogKernel(LogKernel):
                     part[visit.local_columns] += value
 
     def list_indexed_column_gradients(self, exchange: RingExchange) -> list[tuple[int, Tensor]]:
-        """Return (input index, gradient) of each own column input, after the exchange."""
+        """Return (input index, gradient) for each local column input, after the exchange."""
         parts = self._unpack_block(exchange.gradient_accumulator, self.processes.rank)
         return list(zip(self.own.column_input_indices, parts, strict=True))
 
     def _unpack_block(self, block: Tensor, owner: int) -> list[Tensor]:
-        """Return an owner's column inputs, or their gradients, as views of a block."""
+        """Split a received flat tensor into column inputs, or their gradients."""
         count, parts, start = self.column_shards.sizes[owner], [], 0
         for k in self.own.column_input_indices:
             shape = count, *self.own.inputs[k].shape[1:]
@@ -382,7 +382,7 @@ class RingPairPasses(PairPasses):
         return self.rows.to_row_order(sums)
 
     def _iter_visits_with_passes(self, exchange: RingExchange | None = None) -> Iterator[tuple[RingVisit, PairPasses]]:
-        """Yield each visit with the passes over its pairs.
+        """Yield each arriving block of columns with the passes over its pairs.
 
         Without an exchange one is started, around half of the ring if the problem is symmetric.
         """
@@ -397,7 +397,7 @@ class RingPairPasses(PairPasses):
             yield visit, self.visit_passes_class(geometry, _SINGLE_PROCESS, (), self.operand_dtype)
 
     def _terms_in_owner_order(self, terms: Sequence[WeightTerm]) -> list[WeightTerm]:
-        """Return the terms with their vectors sorted by owning process."""
+        """Return the summands of the pair weights with vectors sorted by process."""
         rows, columns = self.rows.to_owner_order, self.columns.to_owner_order
         return [
             WeightTerm(rows(a), columns(b), axis, rows(factor) if axis == "rows" else columns(factor))
@@ -429,9 +429,9 @@ def _restrict_terms_to_visit(terms: Sequence[WeightTerm], visit: RingVisit) -> l
 
 
 class _RowInnerProducts(torch.autograd.Function):
-    """Autograd function of each own row's inner product with weights, (n,).
+    """Autograd function for this process's row sums of weights times log K.
 
-    It is sum_j W_ij log K_ij, with W a weight matrix.
+    Each is sum_j W_ij log K_ij, with W a weight matrix.
     """
 
     @staticmethod
@@ -481,6 +481,6 @@ class _RowInnerProducts(torch.autograd.Function):
 
 
 def _restrict_weights_to_visit(weight: LinearOperator, ring: RingLogKernel, visit: RingVisit) -> LinearOperator:
-    """Return a weight matrix restricted to the rows and columns of a visit."""
+    """Restrict a weight matrix to the current block of pairs."""
     rows = ring.row_shards.row_indices(visit.rows)
     return weight.take_rows_and_columns(rows, ring.column_shards.row_indices(visit.columns))

@@ -31,7 +31,7 @@ from contraport.metrics.retrieval import nearest_indices, unit_vectors
 
 
 def compute_pseudovalues(value: float, weighted_statistic: Callable[[Tensor], Tensor], num_items: int) -> ItemValues:
-    """Return pseudovalues `(items,)` from the slopes of a statistic in item weights.
+    """Return pseudovalues `(items,)` from a statistic's gradient with respect to item weights.
 
     The mean of the pseudovalues is `value`.
 

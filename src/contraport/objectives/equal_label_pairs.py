@@ -19,7 +19,7 @@ from contraport.errors import UsageError
 
 
 def group_indices_with_gaps(labels: Tensor) -> Tensor:
-    """Return a group index for each label, with gaps between used indices.
+    """Return the number of smaller labels as each label's group index.
 
     >>> group_indices_with_gaps(torch.tensor([7, 2, 7, 5])).tolist()
     [2, 0, 2, 1]

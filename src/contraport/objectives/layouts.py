@@ -277,7 +277,7 @@ class Block:
         return replace(self, pattern=self.pattern.select_rows_and_columns(rows, columns), x=x, y=y)
 
     def without_absent_views(self, matrix: Tensor, argument_name: str) -> Tensor:
-        """Return a matrix without the rows and columns of absent views.
+        """Return a matrix without the rows and columns of missing views.
 
         Raises:
             UsageError: the matrix has neither the shape with them nor the shape without.
@@ -317,7 +317,7 @@ class Block:
 def build_diagonal_pattern(
     size: int, weight: float, bidirectional: bool, device: torch.device, decoupled: bool = False
 ) -> PairPattern:
-    """Build the pattern of two views whose positives are the diagonal.
+    """Build the compared pairs of two views, with positives on the diagonal.
 
     If decoupled, the positives are excluded from the compared pairs.
     """
@@ -540,7 +540,7 @@ class Joint(Layout):
 
 @cached_until_written
 def _build_joint_pattern(size: int, views: int, candidates: str, device: torch.device) -> PairPattern:
-    """Build the pattern of all embeddings against each other, without self pairs."""
+    """Build the compared pairs and positives among the embeddings of all views."""
     places = torch.arange(views * size, device=device)
     items, view = places % size, places // size
     masks = [LabelExclusion((places, places) if candidates == "all" else (items, items))]

@@ -138,7 +138,7 @@ class Loss(nn.Module, ABC):
     @property
     @abstractmethod
     def last_plan_mass(self) -> float | None:
-        """Mass of the last call's plan, averaged over directions, None if unknown.
+        """Mean mass of the plans in the last call, None if unknown.
 
         Reading it synchronizes with the device; a call does not.
         """

@@ -45,7 +45,7 @@ COMPARED_OPTION_NAMES = (
 
 
 class BlockDirection(NamedTuple):
-    """One direction of a block, rows to columns, with its target plan.
+    """Matching of a block's rows to its columns, with the target plan.
 
     Attributes:
         block: Compared pairs, (N, M).
@@ -129,7 +129,7 @@ class MatchingProblem:
         return max(int(z.shape[-2]) for z in (*self.inputs.views, *negatives))
 
     def list_blocks_of_present_views(self) -> list[Block]:
-        """Return the layout's blocks, without rows and columns of absent views."""
+        """Return the blocks of compared pairs, leaving out the views that items lack."""
         inputs = self.inputs
         blocks = self.layout(*inputs.views, *self.non_item_columns)
         own_present = inputs.present
@@ -157,7 +157,7 @@ class MatchingProblem:
         return blocks
 
     def _without_absent_views(self, blocks: list[Block], present: Tensor) -> list[Block]:
-        """Return the blocks without the rows and columns of absent views."""
+        """Return the blocks without the rows and columns of missing views."""
         # The layout is applied to the marks themselves, which places each mark like its embedding.
         marks_by_block = self.layout.arrange_item_values(*present.to(torch.float32).T[:, :, None])
         remaining = []

@@ -142,7 +142,7 @@ class Objective(Loss):
 
     @property
     def last_plan_mass(self) -> float | None:
-        """Mass of the last call's plan, averaged over directions, None if unknown.
+        """Mean mass of the plans in the last call, None if unknown.
 
         >>> import torch, contraport
         >>> loss = contraport.gca_uot(temperature=1.0)

@@ -308,7 +308,7 @@ def check_run_folder(folder: Path, argument: str = "run") -> None:
 
 
 def read_run_file(path: Path, reader: Callable[[Path], T], remedy: str = ".") -> T:
-    """Read a file of a run folder by `reader`.
+    """Call `reader` on a run's file, and explain missing or corrupt files.
 
     A missing or corrupt file raises `UsageError`. Any exception of the reader means that the file is corrupt; `remedy`
     ends the message.

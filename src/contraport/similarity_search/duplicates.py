@@ -342,7 +342,7 @@ def _label_groups_by_index(index: ApproximateFeatureIndex, threshold: float, nea
 def _link_components_to_first_item(
     linked: np.ndarray, row_offset: int, column_offset: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first item of each item's connected component, and the item.
+    """Map each item in a tile to its connected component's first item.
 
     `linked` is the mask of the linked pairs; its rows are the items from `row_offset` on, its columns those from
     `column_offset` on. A tile of equal items has millions of links, which memory could not hold for all tiles.

@@ -73,7 +73,7 @@ SAVED_FIELD_NAMES = ("epoch", "number", "scores", "mismatched", "rate", "low", "
 
 
 class PairAuditState(NamedTuple):
-    """State of an online audit of `n` pairs after a scoring.
+    """Scores, noise rate and selected pairs of an online audit so far.
 
     Attributes:
         trained_epochs: number of epochs trained before the scoring.
@@ -167,7 +167,7 @@ class SelectingAuditCallback(Callback, ABC, Generic[AuditStateT]):
 
     @abstractmethod
     def save_scores(self, run: RunFolder) -> None:
-        """Write the scores of the last scoring to a run folder."""
+        """Write the latest scores to a run folder."""
 
     @abstractmethod
     def describe_state(self) -> str:
@@ -186,15 +186,15 @@ class SelectingAuditCallback(Callback, ABC, Generic[AuditStateT]):
         )
 
     def _apply_selection(self) -> None:
-        """Set the training order to the items that the last scoring selected."""
+        """Restrict training to the items that the latest scores select."""
         state = self.last_state
         self._positions = self._initial_positions if state is None else state.training_positions
         self._order.fill_epochs_from(self._positions.numpy())
 
     def _draw_fresh_decoy_partners(self, purpose: str) -> Tensor:
-        """Draw another wrong partner for each decoy's item, ``(d,)``.
+        """Draw mismatched pairs that training has not seen, as partner indices ``(d,)``.
 
-        Where there is no other, it is the item itself. These pairs are mismatches that were not trained on.
+        Each decoy's item gets another wrong partner than in training, or itself where there is none.
         """
         decoys = self._dataset.decoy_pairs
         random = numpy_generator(purpose, len(decoys.first))
@@ -220,7 +220,7 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
         return f"{wrong}; training on {len(state.training_positions)} of {len(state.mean_scores)}"
 
     def extract_paired_features(self) -> PairedFeatures:
-        """Return the features of all pairs, with training pairs as neighbor pool."""
+        """Return the features of all pairs, with neighbors among the training pairs."""
         pool = self._positions[self._positions < len(self._dataset)]
         return encode_pairs(
             self._pipeline.model, self._dataset, self._pipeline.views, self._loader_config, neighbor_pool=pool
@@ -239,7 +239,7 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
         self._apply_selection()
 
     def build_result_arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays of the last scoring for the run folder, by name.
+        """Return the latest audit's arrays for the run folder, by name.
 
         Better partners are only searched for at the end of the training.
         """
@@ -283,7 +283,7 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
         return PairAuditState(epoch, number, scores, decoy_scores, rate, low, high, memorized, positions)
 
     def _score_pairs_decoys_fresh_decoys(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return scores of the pairs, of trained decoys and of untrained decoys."""
+        """Score the pairs, the mismatches added to training, and mismatches never trained on."""
         paired, decoys = self.extract_paired_features(), self._dataset.decoy_pairs
         self._last_features = paired
         if self.last_state is None and (projection := find_width_reduction_note(paired.features)):

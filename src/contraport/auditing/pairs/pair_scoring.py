@@ -149,7 +149,7 @@ def _score_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     "similarity in one view to the items nearest in the other view, averaged over both", shared_space=False
 )
 def _score_likeness(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    """Mean similarity of each item to partners of the other item's neighbors."""
+    """Mean similarity in one view to the items nearest in the other."""
     (near_first, near_second), (x, y) = paired.neighbors_excluding_members(pairs), paired.features
     return (
         _compute_mean_similarity(y, pairs.second, near_first) + _compute_mean_similarity(x, pairs.first, near_second)
@@ -174,7 +174,7 @@ def _score_cosine(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 
 @_register_statistic("log-softmax in both directions: minus the InfoNCE loss", shared_space=True)
 def _score_softmax(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    """Log-softmax of the cosine similarity, averaged over both directions."""
+    """Log-softmax of the cosine similarity, averaged over rows and columns."""
     x, y = _get_embeddings(paired)
     rows, columns = (
         torch.cat(
@@ -197,7 +197,7 @@ def _score_csls(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 
 @_register_statistic("minus the share of items that are nearer than the partner", shared_space=True)
 def _score_rank(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    """Minus the share of items nearer than the partner, averaged over directions."""
+    """Minus the share of candidates nearer than the partner, averaged over both views."""
     x, y = _get_embeddings(paired)
     first, second = x[pairs.first], y[pairs.second]
     return (
@@ -207,7 +207,7 @@ def _score_rank(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 
 
 def _compute_share_nearer_than_partner(values: Tensor, others: Tensor, partners: Tensor) -> Tensor:
-    """Return the share of `others` nearer to each row than its partner."""
+    """Return the share of `others` that are nearer than the partner, per row."""
     blocks = zip(split_into_row_blocks(values, len(others)), split_into_row_blocks(partners, len(others)), strict=True)
     return torch.cat([
         (x @ others.T > (x * y).sum(1, keepdim=True) + SIMILARITY_TIE_TOLERANCE).float().mean(1) for x, y in blocks

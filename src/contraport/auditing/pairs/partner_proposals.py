@@ -113,7 +113,7 @@ def second_view_content_ids_if_repeated(dataset: Dataset) -> Tensor | None:
 def propose_partners(
     paired: PairedFeatures, exchangeable: Tensor, statistic: str = "combined", *, content_ids: Tensor | None = None
 ) -> PartnerProposals:
-    """Propose better partners for the `exchangeable` items, among one another.
+    """Propose how the `exchangeable` items could exchange partners to match better.
 
     An item gets no proposal where the slack, or its own partner, has more mass than any other candidate, or where its
     best candidate is proposed to another item with more mass.

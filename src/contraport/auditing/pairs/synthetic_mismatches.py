@@ -31,7 +31,7 @@ MIN_DECOYS, MAX_DECOYS, MAX_DECOY_SHARE = 200, 2_000, 0.2
 
 
 class DatasetWithAppendedDecoys(Dataset):
-    """Dataset of `n` items, with decoys at the positions from `n` on.
+    """Dataset of `n` items, with deliberate mismatches at positions from `n` on.
 
     Its length is `n`: decoys are fetched by position but not counted.
 
@@ -66,7 +66,7 @@ class DatasetWithAppendedDecoys(Dataset):
         return self.trusted_view_mask is not None or super().has_view_mask
 
     def __getitems__(self, positions: list[int]) -> Batch:
-        """Return the batch of the items and decoys at the given positions."""
+        """Return the items and deliberate mismatches at the given positions as a batch."""
         places = torch.as_tensor(positions, dtype=torch.int64)
         is_decoy, number = places >= len(self), (places - len(self)).clamp(min=0)
         first, second = (torch.where(is_decoy, items[number], places) for items in self.decoy_pairs)
@@ -83,7 +83,7 @@ class DatasetWithAppendedDecoys(Dataset):
 def add_decoys(
     dataset: Dataset, *, seed: int, data: Any = None, declared_roles: Mapping[str, Any] | None = None
 ) -> DatasetWithAppendedDecoys:
-    """Add decoys for each pair of views, about 10% of the items.
+    """Add deliberate mismatches (decoys) for each pair of views, about 10% of items.
 
     Each pair of views gets 200 to 2,000 decoys; all together are at most 20% of the items. Of more than two views, each
     is replaced in equally many decoys. `data` and `declared_roles` are those of `check_auditable_dataset`.

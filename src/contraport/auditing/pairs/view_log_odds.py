@@ -26,7 +26,7 @@ _NUM_GRID_POINTS, _MAX_SAMPLED_SCORES, _MIN_DENSITY = 512, 5_000, 1e-9
 
 
 def estimate_view_noise_rates(names: Sequence[str], pair_rates: Mapping[tuple[str, str], float]) -> NDArray[np.float64]:
-    """Estimate each view's share of wrong items, ``(k,)``, from rates of pairs.
+    """Estimate each view's share of wrong items, ``(k,)``, from pairwise mismatch rates.
 
     A pair is right if both of its views are: log(1 - rate) of a pair is the sum over its two views. The least squares
     solution with rates of at least 0 is returned.

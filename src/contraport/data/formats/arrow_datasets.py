@@ -154,7 +154,7 @@ def is_single_string_column(rows: TableRows) -> bool:
 
 @dataclass(frozen=True)
 class NumberColumnStore(Store):
-    """Store of one view of number columns, read and checked at each fetch."""
+    """Store of one numeric view, read from table columns at each fetch."""
 
     rows: TableRows
     names: tuple[str, ...]
@@ -380,7 +380,7 @@ def _read_category_codes_and_names(
 def _read_optional_number_per_item(
     parse: Callable[[str, np.ndarray], Tensor], rows: TableRows, name: str | None, where: str
 ) -> Tensor | None:
-    """Return a column of numbers ``(n,)``, or None without a column."""
+    """Return a numeric column ``(n,)``, or None if `name` is None."""
     if name is None:
         return None
     values = read_number_columns(rows.select_columns([name]).read(), [name], where)
@@ -433,7 +433,7 @@ def _read_numbers_in_blocks(rows: TableRows, names: tuple[str, ...], where: str)
 
 
 def _numbers_to_view_tensor(table: pa.Table, names: tuple[str, ...], where: str) -> Tensor:
-    """Convert the number columns of a table to the tensor of a view."""
+    """Convert numeric table columns to the tensor of a view."""
     shown = f"column {names[0]!r}" if len(names) == 1 else f"columns {list(names)}"
     return as_view_tensor(f"data: {where}: {shown}", read_number_columns(table, names, where))
 

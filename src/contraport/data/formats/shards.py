@@ -128,7 +128,7 @@ class _Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class ArchiveField(UndecodedItems):
-    """Undecoded items in tar archives, one file of the same suffix per sample.
+    """Undecoded files of one suffix in tar archives, one for each sample.
 
     Each access opens an archive, so that several processes can use the same object.
 

@@ -216,7 +216,7 @@ def _load_padded_series(name: str, files: str, split: str, root: Path | None) ->
 def _get_data_folder(
     name: str, root: Path | None, pattern: str, package: str, pip_name: str, package_subfolder: str
 ) -> Path:
-    """Return the folder of a dataset's files, `root` or in a package.
+    """Return the first folder that contains a dataset's files.
 
     Raises:
         UsageError: neither has them; the message lists the places and how to install the package.
@@ -271,7 +271,7 @@ def read_ts_series_and_classes(path: Path) -> tuple[list[np.ndarray], list[str]]
 
 
 class FunctionNameAndDocstring(NamedTuple):
-    """Function of Python's standard library, with its name and docstring as texts.
+    """Function of Python's standard library, with its name and docstring.
 
     Attributes:
         module: top-level module or package that defines the function.

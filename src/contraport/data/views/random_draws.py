@@ -13,7 +13,7 @@ from contraport.errors import check
 
 
 class RandomDraws:
-    """Random numbers (b, ...) for the items of a batch or its part.
+    """Random numbers (b, ...) for one process's items of a batch.
 
     `offset` gives the part that a process holds; None: all of the batch. All numbers are drawn for the whole batch from
     torch's global generator on the device of the items, and those of the part are returned. So processes with equal

@@ -178,7 +178,7 @@ def current_exchange() -> ExchangeName:
 
 
 def choose_backend_name(geometry: Geometry, num_half_steps: int = 1, num_passes: int | None = None) -> BackendName:
-    """Return the name of the backend for some pairs.
+    """Return the name of the backend that will process the given pairs.
 
     It is the one set by `backend`, else the best for size and device. Few pairs are ``"dense"``, unless autograd would
     store them for many half-steps. More pairs are ``"cuda"`` on a CUDA device if it has a kernel for them; else

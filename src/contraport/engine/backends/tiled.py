@@ -218,7 +218,7 @@ class StreamedPairPasses(PairPasses):
         return islice(ranges, self.processes.rank, None, self.processes.size)
 
     def _multiply_by_exp_kernel(self, right: Tensor | None, left: Tensor | None) -> RowAndColumnSums:
-        """Return E @ right and left @ E, with E the kernel without biases."""
+        """Multiply the kernel, without row and column biases, by vectors from both sides."""
         by_row = None if right is None else torch.zeros_like(self.row_bias)
         by_column = None if left is None else torch.zeros_like(self.column_bias)
         for tile in self._iter_own_tiles(exponential=True):
@@ -272,7 +272,7 @@ class StreamedPairPasses(PairPasses):
         return (log_kernel + by_row[:, None]).add_(by_column).exp_()
 
     def _group_terms_by_exponents(self, terms: Sequence[WeightTerm]) -> list[_TermGroup]:
-        """Group the terms that can share one exponential per tile.
+        """Group summands of the pair weights that can share an exponential.
 
         Where all exponents are moderate, all terms are one group, whose exponents are factors. Otherwise a group takes
         its exponents from one of its own terms, whose exp(S + A + B) is the weight of a softmax and at most 1.
@@ -426,7 +426,7 @@ class _RunningLogSum:
 
 
 class _TermGroup(NamedTuple):
-    """Terms of the pair weights that share one exponential.
+    """Summands of the pair weights that share one exponential.
 
     The exponential is exp(S + A + B) of each pair, for the log-kernel S.
 
@@ -485,7 +485,7 @@ def _midpoint_and_half_range(values: Tensor) -> tuple[float, float]:
 
 
 def _iter_tile_and_transpose(tile: Tile) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Yield (rows, columns, values) of a tile, then of the transpose it stands for."""
+    """Yield (rows, columns, values) of a tile, then its transpose under symmetry."""
     yield tile.rows, tile.columns, tile.values
     if tile.stands_for_transpose:
         yield tile.columns, tile.rows, tile.values.T

@@ -108,7 +108,7 @@ class SinkhornConstraint(Constraint, ABC):
         """
 
     def marginal_relaxation(self, axis: Axis, temperature: float | Tensor) -> MarginalRelaxation:
-        """Return the relaxation of half-steps on an axis, by default none."""
+        """Return the allowed deviation from an axis's marginal, by default none."""
         return NO_RELAXATION
 
     @property
@@ -120,7 +120,7 @@ class SinkhornConstraint(Constraint, ABC):
         return torch.zeros((), dtype=plan.f.dtype, device=plan.f.device)
 
     def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_PLAN_REQUEST) -> list[Plan]:
-        """Return the plan of each direction.
+        """Return the plans from rows to columns and, if requested, back.
 
         Both directions run together, so that one pass over the pairs serves a half-step of each.
         """
@@ -190,7 +190,7 @@ class SinkhornConstraint(Constraint, ABC):
 def _stack_relaxations(
     relaxations: Sequence[MarginalRelaxation], like: Tensor, reference: LogMarginals | None, num_directions: int
 ) -> Relaxation:
-    """Stack the relaxations of half-steps, each repeated `num_directions` times."""
+    """Stack the allowed marginal deviations of half-steps into vectors."""
 
     def stack(values: list[float | Tensor | None], default: float) -> Tensor | None:
         if all(value is None for value in values):
@@ -207,7 +207,7 @@ def _stack_relaxations(
 def _build_plan(
     problem: _SinkhornProblem, axes: tuple[Axis, ...], potentials: list[Tensor], last_relaxation: MarginalRelaxation
 ) -> Plan:
-    """Build the plan of one direction from the potentials of its half-steps.
+    """Build the rows-to-columns plan from the potentials of its half-steps.
 
     The mass along the last axis follows from the last half-step, without another pass over the pairs.
     """

@@ -115,7 +115,10 @@ class TsallisProblem(HostLoop):
         return self.exponent * self.factored_out_base
 
     def build_geometry(self, potential: Tensor, exponent: float) -> Geometry:
-        """Build the geometry of a multiple of [(order - 1) (logit - threshold)]_+^exponent."""
+        """Build a geometry whose kernel is a power of the logits, up to scale.
+
+        The kernel is a multiple of [(order - 1) (logit - threshold)]_+^exponent.
+        """
         link = LogOnePlusHinge(exponent) if self.order > 1 else PolynomialTailLink(-exponent)
         scale = 1 / abs(self.potential_minus_threshold)
         return self.logit_geometry.with_link(link, factor=scale, row_shift=-potential * scale)

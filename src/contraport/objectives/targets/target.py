@@ -107,7 +107,7 @@ class TargetPlan(ABC):
 
 
 class Target(Component, ABC):
-    """Base class of targets, the rules for the target plan of a block.
+    """Base class of targets, which define the desired plan between a block's embeddings.
 
     Attributes:
         positives_from_views: Whether the views of an item are its positives, so that several views are needed.

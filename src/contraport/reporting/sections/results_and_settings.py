@@ -243,7 +243,7 @@ class _EvaluatedEncoder(NamedTuple):
 
 
 def _list_distinct_baselines(runs: list[ReportedRun]) -> list[_EvaluatedEncoder]:
-    """List the distinct baselines of runs, with run names added to equal names."""
+    """List the distinct baselines of all runs, under unambiguous names."""
     baselines: list[_EvaluatedEncoder] = []
     for row in ("raw", *INITIAL_ENCODER_BASELINE_TITLES):
         for run in runs:

@@ -113,11 +113,11 @@ class FailedStepRecorder(FiniteGuard):
 
     @property
     def _checks_before_update(self) -> bool:
-        """True if steps are checked before updates, as while no checkpoint exists."""
+        """True if each step is checked before its update."""
         return self.steps_between_checks == 1 or not self._has_checkpoint
 
     def _restart_if_not_finite(self) -> None:
-        """Raise `RestartFromLastCheckpoint` if an unread loss or gradient is not finite."""
+        """Raise `RestartFromLastCheckpoint` if a recorded loss or gradient is not finite."""
         tensors, self._unread = [tensor for step in self._unread for tensor in step], []
         if tensors and not all(map(math.isfinite, to_floats(tensors))):
             raise RestartFromLastCheckpoint

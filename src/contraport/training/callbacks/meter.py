@@ -86,7 +86,7 @@ class Meter(Callback):
         self._losses.append(loss)
 
     def before_step(self, loop: Loop) -> None:
-        """Count the step, and store the row's learning rate, temperature and plan mass."""
+        """Record learning rate, temperature and plan mass before a logged step."""
         # The step changes learning rate, temperature and plan mass.
         self.session_steps += 1
         self._steps_of_row += 1
