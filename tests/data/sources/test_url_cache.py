@@ -18,7 +18,7 @@ from tests.errors import raises_usage_error
 
 from contraport._utils.progress import ProgressBars
 from contraport.data import load
-from contraport.data.sources import downloads
+from contraport.data.sources import url_cache
 
 fsspec = pytest.importorskip("fsspec")
 
@@ -150,8 +150,8 @@ def test_progress_of_downloads_counts_files_and_megabytes(
             messages.append((total, steps))
             yield steps.append
 
-    monkeypatch.setattr(downloads, "ProgressBars", RecordedBars)
-    monkeypatch.setattr(downloads, "BYTES_PER_MEGABYTE", 1_000)
+    monkeypatch.setattr(url_cache, "ProgressBars", RecordedBars)
+    monkeypatch.setattr(url_cache, "BYTES_PER_MEGABYTE", 1_000)
     url = "memory://bucket/train-{000..001}.tar"
     load(url, root=tmp_path)
     size = len(archive(range(10)))
