@@ -46,7 +46,7 @@ from sklearn.metrics import roc_auc_score
 
 import contraport
 from benchmarks.engine import machine
-from contraport.auditing import audit_rounds
+from contraport.auditing import rounds_excluding_suspects
 from contraport.auditing.pairs.pair_scoring import STATISTICS, score_pairs
 from contraport.auditing.pairs.paired_features import PairedFeatures, PairIndices, encode_pairs
 from contraport.data import Dataset, from_arrays, load
@@ -229,13 +229,13 @@ class Cell:
                     scores_by_statistic[name].append(scores)
             return score_pairs(paired, pairs, statistic)
 
-        audit_rounds.score_pairs = score_and_record  # type: ignore[attr-defined]
+        rounds_excluding_suspects.score_pairs = score_and_record  # type: ignore[attr-defined]
         try:
             measured = self._measure_audit(
                 method="crossfit", projection=self.training_options["projection"], **CROSSFIT_OPTIONS
             )
         finally:
-            audit_rounds.score_pairs = score_pairs  # type: ignore[attr-defined]
+            rounds_excluding_suspects.score_pairs = score_pairs  # type: ignore[attr-defined]
         if self.is_wrong.any():
             measured |= {
                 name: auroc(np.nanmean(scores, axis=0), self.is_wrong) for name, scores in scores_by_statistic.items()

@@ -24,8 +24,8 @@ from sklearn.datasets import load_digits
 from benchmarks.audit import draw_partners
 from benchmarks.engine import machine
 from benchmarks.partners import list_cases
-from contraport.auditing.audit_rounds import score_frozen_rounds
 from contraport.auditing.pairs.noise_rate import MIN_SEPARATION_AUC, estimate_separation_auc
+from contraport.auditing.rounds_excluding_suspects import score_frozen_rounds
 from contraport.data import from_arrays
 from contraport.errors import UsageError
 

@@ -28,13 +28,13 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from benchmarks.audit import draw_partners, load_pairs
 from benchmarks.comparing import MADE, write_emoji
 from benchmarks.engine import machine
-from contraport.auditing.audit_rounds import score_frozen_rounds
 from contraport.auditing.pairs.paired_features import PairedFeatures
 from contraport.auditing.pairs.partner_proposals import (
     lowest_scoring_indices,
     propose_partners,
     score_likely_candidates,
 )
+from contraport.auditing.rounds_excluding_suspects import score_frozen_rounds
 from contraport.data import from_arrays
 
 SHARE, PACKAGES, DIMENSIONS = 0.2, 3_000, 128

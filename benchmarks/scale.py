@@ -41,15 +41,15 @@ from sklearn.metrics import roc_auc_score
 import contraport
 from benchmarks.engine import machine
 from contraport import hard_negatives
-from contraport.auditing import audit_rounds, result
+from contraport.auditing import result, rounds_excluding_suspects
 from contraport.auditing.pairs import paired_features
 
 LATENT, SHUFFLED = 24, 0.2
 
 _audit = importlib.import_module("contraport.auditing.audit")  # the package has a function of this name
 AUDIT_PARTS = {
-    "scores": (audit_rounds, "score_pairs"),
-    "share": (audit_rounds, "estimate_noise_rate"),
+    "scores": (rounds_excluding_suspects, "score_pairs"),
+    "share": (rounds_excluding_suspects, "estimate_noise_rate"),
     "partners": (_audit, "propose_partners"),
     "files": (result.Audit, "save"),
     "page": (_audit, "write_audit_page"),

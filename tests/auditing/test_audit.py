@@ -23,13 +23,13 @@ import contraport
 from contraport._utils import files, locks, vector_search
 from contraport._utils.files import read_json_or_none
 from contraport._utils.locks import lock_folder
-from contraport.auditing import Audit, audit_rounds
-from contraport.auditing.audit_rounds import score_frozen_rounds
+from contraport.auditing import Audit, rounds_excluding_suspects
 from contraport.auditing.pairs import canonical_maps, paired_features
 from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import PairedFeatures, PairIndices, load_vector_pairs
 from contraport.auditing.pairs.synthetic_mismatches import assign_wrong_partners, draw_exchange_groups
 from contraport.auditing.result import build_audit_from_arrays
+from contraport.auditing.rounds_excluding_suspects import score_frozen_rounds
 from contraport.cli.result_printers import print_audit
 from contraport.data import from_arrays, from_stream, load, stores
 from contraport.runs import Run
@@ -217,7 +217,7 @@ def test_resumed_cross_fit_equals_an_uninterrupted_one(
     views: tuple[np.ndarray, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uninterrupted = contraport.audit(data=views, out=tmp_path / "whole", **CROSSFIT)
-    trained, train_fold = [], audit_rounds._train_and_encode_all_pairs
+    trained, train_fold = [], rounds_excluding_suspects._train_and_encode_all_pairs
 
     def train_or_interrupt(*args: Any) -> Any:
         trained.append(len(trained))
@@ -225,7 +225,7 @@ def test_resumed_cross_fit_equals_an_uninterrupted_one(
             raise KeyboardInterrupt
         return train_fold(*args)
 
-    monkeypatch.setattr(audit_rounds, "_train_and_encode_all_pairs", train_or_interrupt)
+    monkeypatch.setattr(rounds_excluding_suspects, "_train_and_encode_all_pairs", train_or_interrupt)
     with pytest.raises(KeyboardInterrupt):
         contraport.audit(data=views, out=tmp_path / "part", **CROSSFIT)
     resumed = contraport.audit(data=views, out=tmp_path / "part", resume=True, **CROSSFIT)
@@ -260,12 +260,12 @@ def test_cross_fit_trains_on_trusted_pairs_and_scores_the_held_out_fold(monkeypa
         ordered_view_pairs.append({frozenset(pair) for pair in zip(first.tolist(), second.tolist(), strict=True)})
         return torch.from_numpy(random.normal(size=len(first))).float()
 
-    monkeypatch.setattr(audit_rounds, "_train_and_encode_all_pairs", train_encoder)
-    monkeypatch.setattr(audit_rounds, "score_pairs", score)
-    fold_scores = audit_rounds.CrossFitScores(None, num_rounds=2, num_repeats=2, num_pairs=items)
+    monkeypatch.setattr(rounds_excluding_suspects, "_train_and_encode_all_pairs", train_encoder)
+    monkeypatch.setattr(rounds_excluding_suspects, "score_pairs", score)
+    fold_scores = rounds_excluding_suspects.CrossFitScores(None, num_rounds=2, num_repeats=2, num_pairs=items)
     dataset = from_arrays((np.eye(items), np.eye(items)))
     rounds = list(
-        audit_rounds.train_crossfit_rounds(
+        rounds_excluding_suspects.train_crossfit_rounds(
             dataset, Settings(data="x", seed=5), fold_scores, statistic="cosine", folds=2
         )
     )
@@ -282,7 +282,7 @@ def test_cross_fit_trains_on_trusted_pairs_and_scores_the_held_out_fold(monkeypa
     assert rounds[1].scores == pytest.approx(pair_scores + 0.1 * mean_encoder_number(scored_parts, items), abs=1e-5)
     wrong = np.argsort(rounds[0].scores, kind="stable")[: items - len(trusted)]
     assert sorted(trusted) == rounds[0].get_trusted_indices().tolist() == sorted({*range(items)} - {*wrong.tolist()})
-    half = audit_rounds.CrossFitScores(None, num_rounds=1, num_repeats=1, num_pairs=4)
+    half = rounds_excluding_suspects.CrossFitScores(None, num_rounds=1, num_repeats=1, num_pairs=4)
     half.store_fold_scores((0, 0), torch.tensor([0, 1]), torch.ones(2), torch.ones(2))
     assert half.are_all_pairs_scored((0, 0), torch.tensor([0, 1]))
     assert not half.are_all_pairs_scored((0, 0), torch.tensor([1, 2]))

@@ -19,7 +19,6 @@ from contraport._utils.files import delete_paths, list_leftovers, read_json_or_n
 from contraport._utils.formatting import format_flags, format_options, is_flag_style_active, to_file_name
 from contraport._utils.locks import LOCK_FILE, lock_folder
 from contraport._utils.progress import ProgressBars
-from contraport.auditing.audit_rounds import CrossFitScores, RoundResult, score_frozen_rounds, train_crossfit_rounds
 from contraport.auditing.command_options import AUDIT_COMMAND_SPEC, TRAINING_OPTION_NAMES, AuditOptions
 from contraport.auditing.export_clean import write_clean_data
 from contraport.auditing.page import write_audit_page
@@ -32,6 +31,12 @@ from contraport.auditing.pairs.partner_proposals import (
 )
 from contraport.auditing.pairs.synthetic_mismatches import check_auditable_dataset
 from contraport.auditing.result import Audit, build_audit_from_arrays
+from contraport.auditing.rounds_excluding_suspects import (
+    CrossFitScores,
+    RoundResult,
+    score_frozen_rounds,
+    train_crossfit_rounds,
+)
 from contraport.auditing.training_commands import compose_next_commands
 from contraport.auditing.view_audit_result import ViewAudit, check_views_accept_nan
 from contraport.data import Dataset, from_arrays, load_without_random_split

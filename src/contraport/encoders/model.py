@@ -50,7 +50,7 @@ CONFIG_FILE = "config.json"
 """Name of the configuration file in a model folder."""
 WEIGHTS_FILE = "model.safetensors"
 """Name of the weights file in a model folder."""
-T = TypeVar("T")
+ViewValueT = TypeVar("ViewValueT")
 Encoders = str | nn.Module | Sequence[str | nn.Module] | Mapping[str, str | nn.Module] | None
 """Encoders as names or modules: one for all towers, one per tower, or a mapping from views; None: the defaults."""
 
@@ -482,8 +482,8 @@ def resolve_view_index(
 
 
 def optional_values_per_view(
-    argument: str, values: Mapping[str, T], view_names: Sequence[str], shapes: Sequence[Shape]
-) -> list[T | None]:
+    argument: str, values: Mapping[str, ViewValueT], view_names: Sequence[str], shapes: Sequence[Shape]
+) -> list[ViewValueT | None]:
     """List the value of each view in a mapping, None where missing.
 
     Raises:
@@ -492,7 +492,7 @@ def optional_values_per_view(
     >>> optional_values_per_view("encoder", {"image": "resnet18"}, ("photo", "audio"), ((3, 32, 32), (1, 8000)))
     ['resnet18', None]
     """
-    result: list[T | None] = [None] * len(view_names)
+    result: list[ViewValueT | None] = [None] * len(view_names)
     for key, value in values.items():
         number = resolve_view_index(argument, key, view_names, shapes)
         message = f"{argument}: names the view {view_names[number]!r} twice, in {list(values)}."

@@ -45,7 +45,7 @@ _MODE_BY_OLD_POOLING_KEY = {
 _MIN_UNLIMITED_TOKENS = 10**6
 """Stated limits from this number on mean no limit: a tokenizer without a limit states a huge number."""
 
-T = TypeVar("T")
+JsonValueT = TypeVar("JsonValueT")
 _log = logging.getLogger(__name__)
 
 
@@ -347,7 +347,7 @@ def _warn_about_dropped_modules(source: str, modules_file: Path | None) -> None:
         _log.warning(message, source, ", ".join(dropped))
 
 
-def _read_json_or_empty(file: Path | None, kind: type[T]) -> T:
+def _read_json_or_empty(file: Path | None, kind: type[JsonValueT]) -> JsonValueT:
     """Read a dict or list from a JSON file, empty if missing."""
     if file is None:
         return kind()

@@ -19,12 +19,12 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-T = TypeVar("T")
+CachedT = TypeVar("CachedT")
 
 _get_version_counter = attrgetter("_version")  # torch counts the writes in place to a tensor there
 
 
-class WriteDetectingCacheEntry(Generic[T]):
+class WriteDetectingCacheEntry(Generic[CachedT]):
     """Cached value that can detect writes in place to its tensors.
 
     Attributes:
@@ -32,7 +32,7 @@ class WriteDetectingCacheEntry(Generic[T]):
         is_temporary: Whether it was made in a trace or a transform, and must not be cached beyond it.
     """
 
-    def __init__(self, value: T) -> None:
+    def __init__(self, value: CachedT) -> None:
         self.value = value
         self.tensors = [tensor for tensor in _iter_tensors(value) if not tensor.is_inference()]  # no counter
         self.versions = list(map(_get_version_counter, self.tensors))
@@ -56,16 +56,16 @@ def _iter_tensors(value: object) -> Iterator[Tensor]:
             yield from _iter_tensors(getattr(value, field.name))
 
 
-def cached_until_written(make: Callable[..., T]) -> Callable[..., T]:
+def cached_until_written(make: Callable[..., CachedT]) -> Callable[..., CachedT]:
     """Decorator that caches results until a cached tensor is written to.
 
     `lru_cache` would return a tensor that was written to, an inference tensor, or one that ended with a trace.
     """
-    entries: dict[Hashable, WriteDetectingCacheEntry[T]] = {}
+    entries: dict[Hashable, WriteDetectingCacheEntry[CachedT]] = {}
     lock = threading.Lock()
 
     @wraps(make)
-    def get(*key: Hashable) -> T:
+    def get(*key: Hashable) -> CachedT:
         if torch.compiler.is_compiling():
             return make(*key)
         entry = entries.get(key)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from contraport.encoders.model import Encoders
     from contraport.evaluation.evaluation_results import Evaluation
 
-T = TypeVar("T")  # type that a reader of a file returns
+FileContentT = TypeVar("FileContentT")
 
 MetricsRow = dict[str, Any]
 """Row of `metrics.jsonl`: step, epoch, seconds, loss and other values, by name."""
@@ -256,7 +256,7 @@ class Run:
         """
         return self._read_file(self.path / "view_scores.npz", read_arrays)
 
-    def _read_file(self, path: Path, reader: Callable[[Path], T], remedy: str = ".") -> T:
+    def _read_file(self, path: Path, reader: Callable[[Path], FileContentT], remedy: str = ".") -> FileContentT:
         """Read a file of the run after a check of the folder."""
         check_run_folder(self.path)
         return read_run_file(path, reader, remedy)
@@ -307,7 +307,7 @@ def check_run_folder(folder: Path, argument: str = "run") -> None:
                 check_regular_file(argument, path)
 
 
-def read_run_file(path: Path, reader: Callable[[Path], T], remedy: str = ".") -> T:
+def read_run_file(path: Path, reader: Callable[[Path], FileContentT], remedy: str = ".") -> FileContentT:
     """Call `reader` on a run's file, and explain missing or corrupt files.
 
     A missing or corrupt file raises `UsageError`. Any exception of the reader means that the file is corrupt; `remedy`

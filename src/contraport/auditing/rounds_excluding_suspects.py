@@ -1,4 +1,4 @@
-"""Audit in rounds, each of which excludes the suspects of the previous round.
+"""Audit in rounds, each of which excludes the suspects of the one before.
 
 A cross-fitted encoder scores only pairs that it was not trained on, so it has not memorized them. Frozen vectors are
 scored without training.
