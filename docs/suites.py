@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from contraport.comparison.command_options import COMPARE_COMMAND_SPEC
+from contraport.comparison.comparison_result import Comparison
 from contraport.comparison.comparison_tables import (
-    Comparison,
     format_markdown_table,
     format_mean_and_half_width,
     significant_difference_arrow,

@@ -12,7 +12,7 @@ from contraport.cli.result_printers import (
     print_neighbors,
     print_table,
 )
-from contraport.comparison.comparison_tables import Comparison
+from contraport.comparison.comparison_result import Comparison
 from contraport.comparison.result_statistics import TableEntry
 from contraport.evaluation.evaluation_results import (
     metric_difference_rows,

@@ -26,12 +26,8 @@ from contraport._utils.locks import lock_folder
 from contraport.cli import main
 from contraport.comparison import jobs as running
 from contraport.comparison.compare import _build_command_and_machine_record, _list_table_cells_ready_to_run
-from contraport.comparison.comparison_tables import (
-    Comparison,
-    explain_verdict,
-    format_mean_and_half_width,
-    format_means_table,
-)
+from contraport.comparison.comparison_result import Comparison
+from contraport.comparison.comparison_tables import format_mean_and_half_width, format_means_table
 from contraport.comparison.grid import Cell
 from contraport.comparison.grid_builder import build_grid
 from contraport.comparison.jobs import (
@@ -51,6 +47,7 @@ from contraport.comparison.result_statistics import (
     classify_claim_outcome,
 )
 from contraport.comparison.seed_intervals import MAX_PREDICTED_SEEDS, estimate_paired_difference
+from contraport.comparison.summary_sentences import explain_verdict
 from contraport.comparison.tuning import (
     SEARCH_RANGE_BY_SETTING,
     LogSearchRange,

@@ -12,7 +12,7 @@ import pytest
 from tests.accessible import accessibility_faults
 from tests.browser import CHROMIUM, Browser
 
-from contraport.comparison.comparison_tables import Comparison, summarize_first_metric
+from contraport.comparison.comparison_result import Comparison
 from contraport.comparison.page import (
     build_column_panels,
     plot_first_metric,
@@ -20,6 +20,7 @@ from contraport.comparison.page import (
     save_figure_if_any_mean,
 )
 from contraport.comparison.result_statistics import ClaimVerdict, TableEntry
+from contraport.comparison.summary_sentences import summarize_first_metric
 from contraport.metrics.intervals import Difference, Interval
 from contraport.plots.figure_setup import SERIES_COLORS
 

@@ -163,7 +163,8 @@ def _folder_or_out_hint(folder: Path | None) -> str:
 def print_comparison(comparison: Comparison) -> None:
     """Print the tables, sentences, notes and verdicts of a comparison."""
     # Imported here because the other tables need no SciPy.
-    from contraport.comparison.comparison_tables import explain_verdict, format_mean_and_half_width
+    from contraport.comparison.comparison_tables import format_mean_and_half_width
+    from contraport.comparison.summary_sentences import explain_verdict
 
     first, *headings = comparison.table_header_row
     for metric in comparison.metrics:

@@ -6,8 +6,8 @@ from contraport._utils.lazy_imports import make_package_lazy
 
 if TYPE_CHECKING:
     from contraport.comparison.compare import compare
-    from contraport.comparison.comparison_tables import Comparison
+    from contraport.comparison.comparison_result import Comparison
 
 __all__ = ["Comparison", "compare"]
 
-make_package_lazy(__name__, compare="compare", Comparison="comparison_tables")
+make_package_lazy(__name__, compare="compare", Comparison="comparison_result")

@@ -22,7 +22,7 @@ from contraport._utils.locks import lock_folder
 from contraport._utils.progress import make_console_without_markup
 from contraport._version import __version__
 from contraport.comparison.command_options import COMPARE_COMMAND_SPEC, parse_duration
-from contraport.comparison.comparison_tables import Comparison
+from contraport.comparison.comparison_result import Comparison
 from contraport.comparison.grid import Cell, Grid
 from contraport.comparison.grid_builder import build_grid
 from contraport.comparison.jobs import (

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from contraport._utils.files import atomic_write
+from contraport.comparison.comparison_result import Comparison
 from contraport.comparison.comparison_tables import (
-    Comparison,
     build_epoch_tables,
-    explain_verdict,
     format_mean_and_half_width,
     significant_difference_arrow,
-    summarize_first_metric,
 )
+from contraport.comparison.summary_sentences import explain_verdict, summarize_first_metric
 from contraport.metrics.intervals import Interval
 from contraport.plots.figure_setup import SERIES_COLORS, create_figure, encode_png, escape_dollars
 from contraport.reporting.html_page_parts import render_page
