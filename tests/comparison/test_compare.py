@@ -858,7 +858,13 @@ def test_sentence_names_references_as_good_as_the_best() -> None:
             "| *raw inputs* | 0.612 |",
             "NMI, share of information (",
         ),
-        ("median_rank", "0.9 ± 0.0", "0.0 (0.0 to 0.0)", "| base | 0.9 ± 0.0 |", "Median rank, position among the candidates (lower is "),
+        (
+            "median_rank",
+            "0.9 ± 0.0",
+            "0.0 (0.0 to 0.0)",
+            "| base | 0.9 ± 0.0 |",
+            "Median rank, position among the candidates (lower is ",
+        ),
     ],
 )
 def test_values_use_the_unit_and_digits_of_their_metric(
