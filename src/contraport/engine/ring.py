@@ -75,7 +75,7 @@ class Shards(NamedTuple):
         return value if self.order is None else value[self.order]
 
     def to_row_order(self, value: Tensor) -> Tensor:
-        """Undo `to_owner_order` on a vector of all rows, (N,)."""
+        """Undo the sorting by process of a vector of all rows, (N,)."""
         return value if self.inverse_order is None else value[self.inverse_order]
 
     def row_indices(self, slice_in_owner_order: slice) -> Indices:

@@ -89,11 +89,11 @@ class Loss(nn.Module, ABC):
 
     @abstractmethod
     def compute_terms_by_name(self, *views: Tensor, **options: CallOptionValue) -> dict[str, Tensor]:
-        """Compute the weighted terms by name, tensors that add up to the loss."""
+        """Compute the weighted summands of the loss, such as divergence, by name."""
 
     @abstractmethod
     def iterate_block_results(self, *views: Tensor, **options: CallOptionValue) -> Iterator[BlockResult]:
-        """Yield the solved and target plan of each direction of each block."""
+        """Yield each block's solved and target plan, for rows to columns and back."""
 
     @abstractmethod
     def component_reprs_by_question(self) -> dict[str, str]:
@@ -237,7 +237,7 @@ class Loss(nn.Module, ABC):
         return total
 
     def terms(self, *views: Tensor, **options: CallOptionValue) -> dict[str, float]:
-        """Return the weighted terms of a call of the loss, as numbers."""
+        """Return the weighted summands of the loss by name, as floats."""
         with torch.no_grad():
             return {name: value.item() for name, value in self.compute_terms_by_name(*views, **options).items()}
 

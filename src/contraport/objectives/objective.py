@@ -284,7 +284,7 @@ class Objective(Loss):
             raise UsageError(message, kind="not_differentiable")
 
     def _solve_block(self, problem: MatchingProblem, block: Block) -> list[BlockResult]:
-        """Return each direction's result, with the solved and the target plan."""
+        """Solve a block, from rows to columns and, if bidirectional, back."""
         directions, attributes = problem.list_directions(block), problem.inputs.attributes
         forward, ids = directions[0].block, attributes.get("ids")
         marginals: LogMarginals | None = None

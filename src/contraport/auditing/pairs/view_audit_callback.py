@@ -37,7 +37,7 @@ from contraport.runs import RunFolder
 
 
 class ViewAuditState(NamedTuple):
-    """Audit state of `n` items and `d` decoys in `k` views.
+    """Online audit's state for `n` items and `d` deliberate mismatches in `k` views.
 
     Attributes:
         trained_epochs: number of epochs trained before the scoring.
@@ -148,7 +148,7 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
         )
 
     def _score_positions_and_fresh_decoys(self) -> tuple[Tensor, Tensor]:
-        """Score all positions, ``(n + d, pairs)``, and fresh decoys, ``(d, pairs)``.
+        """Score training items, ``(n + d, pairs)``, and mismatches never trained on, ``(d, pairs)``.
 
         The positions are the items, then the decoys. Each column is a pair of views. Fresh decoys were not trained on.
         Their scores are NaN for pairs without the replaced view, and for decoys for which no other partner was found.

@@ -22,7 +22,7 @@ LogMarginals: TypeAlias = tuple[Tensor, Tensor]
 
 
 class PlanRequest(NamedTuple):
-    """Marginals, column weights and directions requested of a constraint.
+    """Request for a block's plan, with its marginals and column weights.
 
     Attributes:
         marginals: Target marginals of rows and columns; None is uniform. Constraints without marginals ignore them.

@@ -54,7 +54,7 @@ NO_RELAXATION = MarginalRelaxation()
 
 
 class _SinkhornProblem(NamedTuple):
-    """Sinkhorn problem of one direction between rows and columns."""
+    """Sinkhorn problem between a block's rows and its columns."""
 
     geometry: Geometry
     explicit_log_marginals: LogMarginals | None
@@ -63,7 +63,7 @@ class _SinkhornProblem(NamedTuple):
 
     @property
     def T(self) -> _SinkhornProblem:
-        """Problem of the other direction, from columns to rows."""
+        """The same problem with rows and columns exchanged."""
         pairs = self.explicit_log_marginals, self.log_reference_factors
         explicit, factors = (None if pair is None else pair[::-1] for pair in pairs)
         return _SinkhornProblem(self.geometry.T, explicit, self.log_marginals[::-1], factors)
@@ -240,7 +240,7 @@ def _build_plan(
 def _list_half_step_specs(
     half_step_axes: tuple[Axis, ...], num_directions: int, has_initial_potentials: bool
 ) -> tuple[HalfStepSpec, ...]:
-    """List all half-steps of one direction, or those of both directions in turn.
+    """List the half-steps of one plan, or of two transposed plans in turn.
 
     A half-step reads the potential of the one before in its direction; the first reads the initial potential, or zero.
     """
