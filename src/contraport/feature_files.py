@@ -312,7 +312,7 @@ def _list_complete_shards(file: Path) -> list[Path]:
 
 
 def _list_shard_files(file: Path) -> list[Path]:
-    """Return sorted paths of all shards, including those of another total."""
+    """Return sorted paths of all shards, even with a different shard count."""
     paths = sorted(file.parent.glob(f"{glob.escape(file.stem)}.*-of-*{file.suffix}"))
     return [path for path in paths if re.fullmatch(r"\.\d{5}-of-\d{5}", path.stem.removeprefix(file.stem))]
 
@@ -342,7 +342,7 @@ def _features_from_array(features: np.ndarray) -> Features:
 
 
 def _metadata_by_stored_name(features: Features) -> dict[str, str]:
-    """Return the text fields that are set, by name in feature files."""
+    """Return the text metadata of features by stored name, without missing values."""
     values = {stored: getattr(features, name) for name, stored in _STORED_NAME_BY_TEXT_FIELD.items()}
     return {name: value for name, value in values.items() if value is not None}
 

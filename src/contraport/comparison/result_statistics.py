@@ -210,7 +210,7 @@ def _collect_cell_values(grid: Grid, results: JobAndResultByCell, row: Row, colu
 
 
 def list_differences_without_seed_variance(grid: Grid, results: JobAndResultByCell) -> list[str]:
-    """List each "row on column" whose difference has unknown variance between seeds.
+    """List the differences, as "row on column", without an estimated seed variance.
 
     The list is empty if the table is large enough for a prior of the variance between seeds.
     """

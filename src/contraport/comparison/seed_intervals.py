@@ -147,7 +147,7 @@ class PairedDifference:
         return replace(self, value=-self.value)
 
     def with_interval(self, *, comparisons: int = 1, seeds: int | None = None) -> Difference | None:
-        """Return the difference with its confidence interval, or None without a variance.
+        """Return the difference and its interval, None for zero or unknown variance.
 
         Args:
             comparisons: number of intervals that must hold at once.

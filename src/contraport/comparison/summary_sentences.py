@@ -148,7 +148,7 @@ def summarize_seeds_to_decide(comparison: Comparison, column: str) -> str:
 
 
 def _describe_unbeaten_references(comparison: Comparison, column: str, metric: Metric, best: TableEntry) -> list[str]:
-    """Return the references, such as raw inputs, that no row beats."""
+    """Describe the references, such as raw inputs, that no trained method beats."""
     if metric.better_direction == "neither":
         return []
     sign = -1 if metric.better_direction == "lower" else 1

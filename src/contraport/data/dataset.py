@@ -200,12 +200,12 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 
     @property
     def has_view_mask(self) -> bool:
-        """True if some items lack a view, so that `present` is a mask."""
+        """True if some items lack a view."""
         return self.present is not None
 
     @property
     def is_in_memory(self) -> bool:
-        """True if all items are in memory, so that workers save no time."""
+        """True if all items are in memory, where workers cannot speed up loading."""
         return self.store.is_in_memory
 
     def __repr__(self) -> str:

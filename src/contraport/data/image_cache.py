@@ -78,7 +78,7 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
 
 
 def _list_cacheable_image_stores(store: Store) -> list[DecodingStore]:
-    """List stores of encoded images within a store, but none below a subset."""
+    """List the stores of encoded images within a store that can be cached."""
     if isinstance(store, MultiViewStore):
         return [image_store for part in store.stores for image_store in _list_cacheable_image_stores(part)]
     if isinstance(store, StoreWrapper) and not isinstance(store, SubsetStore):
@@ -87,7 +87,7 @@ def _list_cacheable_image_stores(store: Store) -> list[DecodingStore]:
 
 
 def _replace_stores(store: Store, replacements: dict[int, ArrayStore]) -> Store:
-    """Replace innermost stores of a nested store, by the ``id`` of each."""
+    """Return a nested store with some innermost stores replaced, by their ``id``."""
     if isinstance(store, MultiViewStore):
         return combine_views([_replace_stores(part, replacements) for part in store.stores])
     if isinstance(store, StoreWrapper):

@@ -109,7 +109,7 @@ def log_undecodable_names_by_position(
 
 
 def choose_image_size(images: UndecodedItems, positions: Sequence[int]) -> int:
-    """Return the default image size, a clipped median of shorter sides."""
+    """Return the default size, a clipped median of the images' shorter sides."""
     step = -(-len(positions) // 200) or 1
     sides = []
     for position in positions[::step]:

@@ -48,7 +48,7 @@ def select_split_positions(
     test_fraction: float | None = None,
     groups: Codes | None = None,
 ) -> Positions:
-    """Return one split's positions, as the source defines or stratified at random.
+    """Return the positions of one split, from the source or a stratified draw.
 
     Args:
         split: "train" or "test".

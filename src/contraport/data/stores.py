@@ -37,7 +37,7 @@ class Store(ABC):
 
     @property
     def is_in_memory(self) -> bool:
-        """True if all items are in memory, so that workers save no time."""
+        """True if all items are in memory, where workers cannot speed up loading."""
         return False
 
     @cached_property

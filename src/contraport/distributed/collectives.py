@@ -160,7 +160,7 @@ _IS_DISTRIBUTED_AVAILABLE = dist.is_available()  # read once: this is on the pat
 
 
 def current_processes() -> Processes:
-    """Return the processes that share a batch, only this one in `use_local_batch`."""
+    """Return the processes that share each batch, possibly only this one."""
     if not _IS_DISTRIBUTED_AVAILABLE or not dist.is_initialized() or _uses_local_batch.get():
         return _SINGLE_PROCESS
     return Processes(dist.get_rank(), dist.get_world_size())

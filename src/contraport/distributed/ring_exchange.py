@@ -1,4 +1,4 @@
-"""Ring exchange, in which each block and its gradient visit all processes."""
+"""Ring exchange, which sends each block and its gradient through all processes."""
 
 from __future__ import annotations
 

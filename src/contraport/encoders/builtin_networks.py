@@ -1,4 +1,4 @@
-"""Built-in encoders that train on a CPU, projector and decoder.
+"""Built-in encoders for training on a CPU, with a projector and a decoder.
 
 The text encoder works on hashed words and byte n-grams and needs no vocabulary.
 """

@@ -142,7 +142,7 @@ class TransformersTextEncoder(nn.Module):
 
 
 def group_rows_of_similar_length(lengths: Tensor, max_entries: int) -> list[Tensor]:
-    """Split rows into groups of similar length and bounded padded size.
+    """Split rows into groups of similar length and limited size after padding.
 
     A row that is longer than `max_entries` is a group by itself. Rows that fit into one group stay in their order.
 

@@ -201,7 +201,7 @@ def _solve_adjoint_system_densely(geometry: Geometry, point: _FixedPoint) -> tup
 
 
 def _has_exact_marginals(row_slopes: Tensor, column_slopes: Tensor) -> bool:
-    """Return whether all slopes are 1, so that both marginals are exact."""
+    """Return whether the plan attains both marginals exactly, without relaxation."""
     return bool((row_slopes == 1).all() and (column_slopes == 1).all())
 
 

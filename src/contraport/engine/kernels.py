@@ -492,7 +492,7 @@ def normalize(z: Tensor, length: float = 1.0) -> Tensor:
 
 
 def normalized_rows_and_divisors(z: Tensor, length: float) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Return the rows scaled to `length`, (n, d), and their two divisors.
+    """Return rows scaled to norm `length`, (n, d), and the two divisors used.
 
     Each row was divided first by its largest entry, then by the norm of the quotient over `length`, (n, 1) each.
     """

@@ -1,4 +1,4 @@
-"""Late interaction, a kernel of sets of vectors that matches their vectors.
+"""Late-interaction kernel, which compares items by matching their sets of vectors.
 
 An item is a set of unit vectors: the tokens of a text, the patches of an image. The similarity of a row x = {x_t} and a
 column y = {y_s} is the value of entropic transport between the two sets, with C_ts = 1 - <x_t, y_s>, uniform a and b::

@@ -104,7 +104,7 @@ class LogKernel(ABC):
         raise UsageError(f"exchange: 'ring' requires embeddings, got a {type(self).__name__}.", kind="exchange")
 
     def with_column_inputs(self, column_inputs: Sequence[Tensor]) -> Self:
-        """Return the kernel with new values of its column inputs."""
+        """Return the kernel between the same rows and other columns."""
         raise NotImplementedError
 
     @property
@@ -174,7 +174,7 @@ class LogKernel(ABC):
 
     @property
     def is_symmetric(self) -> bool:
-        """True if rows and columns are the same embeddings, False if unknown."""
+        """True if rows and columns are known to be the same embeddings."""
         return False
 
     def to_flattenable(self) -> LogKernel:

@@ -37,7 +37,7 @@ class PairExclusion(ABC):
 
     @property
     def is_symmetric(self) -> bool:
-        """True if (i, j) and (j, i) are both excluded or neither, False if unknown."""
+        """True if the set of excluded pairs is known to be symmetric."""
         return False
 
     @abstractmethod

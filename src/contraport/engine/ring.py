@@ -206,7 +206,7 @@ class RingLogKernel(LogKernel):
         return self.row_shards.to_row_order(self.processes.gather(own, self.row_shards.sizes))
 
     def _raise_unsupported(self, *_: Any, **__: Any) -> NoReturn:
-        """Raise `UsageError` because the ring does not hold whole rows."""
+        """Raise `UsageError` for an operation that the ring exchange does not support."""
         raise UsageError(
             "exchange: 'ring' does not hold whole rows of the matrix of pairs; this objective, a second derivative or "
             "an inspected plan requires them. Use contraport.engine.exchange('gather').",
@@ -286,7 +286,7 @@ class RingLogKernel(LogKernel):
 class RingPairPasses(PairPasses):
     """Backend for embeddings that travel around a ring of processes.
 
-    Another backend computes each visiting block.
+    Another backend computes each block that arrives.
 
     Attributes:
         visit_passes_class: Backend of a visit.
@@ -420,7 +420,7 @@ def _add_log_sums_in_place(total: Tensor | None, part: slice, values: Tensor | N
 
 
 def _restrict_terms_to_visit(terms: Sequence[WeightTerm], visit: RingVisit) -> list[WeightTerm]:
-    """Return weight terms restricted to the rows and columns of one ring step."""
+    """Restrict summands of the pair weights to the pairs of one ring step."""
     rows, columns = visit.rows, visit.columns
     return [
         WeightTerm(a[rows], b[columns], axis, factor[rows if axis == "rows" else columns])

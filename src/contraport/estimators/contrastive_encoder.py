@@ -243,7 +243,9 @@ class ContrastiveEncoder(_UnwrappedTransform, ClassNamePrefixFeaturesOutMixin, T
         return self
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[np.object_]:
-        """Return feature names such as contrastiveencoder7, or contrastiveencoder_sound_7 of a view "sound".
+        """Return the names of the output features, such as contrastiveencoder7.
+
+        With named views, a name contains its view, as in contrastiveencoder_sound_7.
 
         Args:
             input_features: ignored.

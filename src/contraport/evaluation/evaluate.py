@@ -343,7 +343,7 @@ def _check_zero_shot_classes(context: EvalContext, classes: Sequence[str], run: 
 def _value_and_interval_by_direction(
     results: EncoderResults,
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the retrieval metrics of each direction, with confidence intervals."""
+    """Return the retrieval metrics from each view to another, with confidence intervals."""
     parts = {
         (part, key): part_result
         for key, result in results.items()

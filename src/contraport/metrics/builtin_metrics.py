@@ -441,7 +441,7 @@ def tolerance_pseudovalues(context: EvalContext) -> ItemValues:
 
 @register_geometry_metric("Effective rank", better="neither", unit="directions", value_format="{:.1f}")
 def effective_rank_pseudovalues(context: EvalContext) -> ItemValues:
-    """Number of directions that the features use.
+    """Effective number of dimensions of the features.
     It is exp of the entropy of the singular values.
     """
     return pseudovalues.compute_effective_rank_pseudovalues(context.test_features)

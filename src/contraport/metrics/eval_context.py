@@ -241,7 +241,7 @@ class EvalContext:
 
     @cached_property
     def retrieval_rank_table(self) -> np.ndarray[Any, Any]:
-        """Retrieval rank of each test item's other view, by direction, `(m, k)`.
+        """Each test item's retrieval rank for each ordered pair of views, `(m, k)`.
 
         Rank 1 is the nearest. Of a sample of many items, those of `retrieval_sample_positions`.
         """

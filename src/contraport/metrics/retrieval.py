@@ -89,7 +89,7 @@ def scale_to_unit_length(points: Tensor, dtype: torch.dtype = torch.float32) -> 
 def retrieval_ranks(
     *views: Tensor, content_ids: Tensor | None = None, positions: np.ndarray[Any, Any] | None = None
 ) -> np.ndarray[Any, Any]:
-    """Return cosine ranks of each item's other view, `(n, k)`, from 1.
+    """Return each item's retrieval rank for each ordered pair of views, `(n, k)`.
 
     The columns are the k ordered pairs of views, and rank 1 is the nearest. The candidates are the other views of all
     items. Views are `(n, d)` each, and their pairs in the order of `itertools.permutations`: the first view of a pair
@@ -242,7 +242,7 @@ class _MatchedViews(NamedTuple):
 
 
 def _ranks_both_ways(views: _MatchedViews) -> tuple[Tensor, Tensor]:
-    """Return the rank of each item's best match in both directions, (items,).
+    """Return each item's retrieval rank with either view as query, (items,) each.
 
     Both directions compare the same views, so each tile of cosines is computed once.
     """

@@ -242,17 +242,17 @@ class Loss(nn.Module, ABC):
             return {name: value.item() for name, value in self.compute_terms_by_name(*views, **options).items()}
 
     def plan(self, *views: Tensor, **options: CallOptionValue) -> Tensor:
-        """Return the first block's plan, (N, M), for a call's arguments."""
+        """Return the plan of the first block of compared pairs, (N, M)."""
         with torch.no_grad():
             return next(self.iterate_block_results(*views, **options)).plan.dense()
 
     def target_plan(self, *views: Tensor, **options: CallOptionValue) -> Tensor:
-        """Return the first block's target plan, (N, M), for a call's arguments."""
+        """Return the target plan of the first block of compared pairs, (N, M)."""
         with torch.no_grad():
             return next(self.iterate_block_results(*views, **options)).target.dense()
 
     def plot(self, *views: Tensor, **options: CallOptionValue) -> Figure:
-        """Plot the first block's solved and target plan for a call's arguments.
+        """Plot the solved and target plan of the first block of compared pairs.
 
         Raises:
             UsageError: matplotlib is not installed; or as in the call.

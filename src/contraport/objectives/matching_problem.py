@@ -168,7 +168,7 @@ class MatchingProblem:
         return remaining
 
     def list_directions(self, block: Block) -> list[BlockDirection]:
-        """Return a block's rows-to-columns direction, and the reverse one if it is compared too."""
+        """Return the block and, if it is compared both ways, its transpose."""
         attributes, target, negatives = self.inputs.attributes, self.target, self.negatives
         weights, ids = attributes.get("weights"), attributes.get("ids")
         if ids is not None:

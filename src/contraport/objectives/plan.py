@@ -1,4 +1,4 @@
-"""Transport plans, and the result of solving one direction of a block."""
+"""Transport plans, and the result of solving a block of compared pairs."""
 
 from __future__ import annotations
 
@@ -431,7 +431,7 @@ class RoundedPlan:
 
 @dataclass(frozen=True, eq=False)
 class BlockResult:
-    """Target plan and solved plan of one direction of a block.
+    """Target plan and solved plan of a block, or of its transpose.
 
     It is the input of divergences.
 

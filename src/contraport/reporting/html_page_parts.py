@@ -104,7 +104,7 @@ class SpriteSheet(NamedTuple):
 
 @dataclass
 class PageAssets:
-    """Runs of a report page, and the figures and data that sections add.
+    """Figures, images and data that the sections of a report page add.
 
     Attributes:
         plots: plotly figures, by the id of their HTML element.

@@ -172,7 +172,7 @@ class RunFolder(Run):
         return (*self.possible_subfolders, *results, *records)
 
     def check_accepts_new_run(self, *, overwrite: bool = False) -> None:
-        """Raise `UsageError` unless the folder is empty or a run to overwrite.
+        """Raise `UsageError` unless a new run may be written to the folder.
 
         A lock does not count as content, nor do the leftovers of a process killed before it wrote `config.yaml`. A
         folder to replace must have the options of a run in its `config.yaml`, and checkpoints or metrics: a user or

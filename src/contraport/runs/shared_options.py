@@ -61,7 +61,7 @@ def progress_field(help: str = "Show progress bars on a terminal.") -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class TrustOptions(BaseOptions):
-    """Option `trust_remote_code`, which allows running code that a run names."""
+    """Option `trust_remote_code`, which allows importing a run's custom encoder code."""
 
     trust_remote_code: bool = option(
         False,

@@ -220,7 +220,7 @@ def _find_popularity_bonuses(
 def _nearest_items_by_sets(
     options: ItemSearchOptions, run: RunFolder, model: Model, kernel: LateInteraction, query_view: str, view: str
 ) -> NearestItems:
-    """Find the items with vector sets most similar to the query's set.
+    """Find the items whose vector sets are most similar to the query's.
 
     Sets are compared as soon as they are embedded, block by block: those of all items would not fit into memory.
     """

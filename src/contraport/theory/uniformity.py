@@ -1,4 +1,4 @@
-"""Uniformity of embeddings on the sphere, of free points and of encoders."""
+"""Uniformity of embeddings on the sphere, from optimized points or trained encoders."""
 
 from __future__ import annotations
 

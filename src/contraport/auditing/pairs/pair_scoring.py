@@ -157,7 +157,7 @@ def _score_likeness(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 
 
 def _compute_mean_similarity(values: Rows, items: Tensor, others: Tensor) -> Tensor:
-    """Return each item's mean similarity to the `others` in its row, ``(p,)``."""
+    """Return the mean similarity of each item to its row of `others`, ``(p,)``."""
     width = values.shape[1]
     blocks = zip(split_into_row_blocks(items, width), split_into_row_blocks(others, width), strict=True)
     return torch.cat([(values[i] * average_gathered_rows(values, k)).sum(dim=1) for i, k in blocks])

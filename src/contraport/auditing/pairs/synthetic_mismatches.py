@@ -156,7 +156,7 @@ def draw_exchange_groups(dataset: Dataset, *, seed: int) -> tuple[tuple[Tensor, 
 
 
 def assign_wrong_partners(groups: tuple[tuple[Tensor, ...], ...]) -> Tensor:
-    """Return a partner for each item from another set of its group, ``(n,)``.
+    """Return a wrong partner for each item, taken from its group, ``(n,)``.
 
     >>> assign_wrong_partners((tuple(torch.tensor([[0], [2]])), tuple(torch.tensor([[1], [3], [4]])))).tolist()
     [2, 4, 0, 1, 3]

@@ -246,7 +246,7 @@ def _build_roles_with_inferred_views(
 
 
 def _is_separate_view(column: pa.Field) -> bool:
-    """Return whether a column is a view by itself, such as lists."""
+    """Return whether a column forms its own view, as lists or texts do."""
     return is_list(column.type) or can_hold_image_bytes(column) or is_string(column.type)
 
 

@@ -108,7 +108,7 @@ def download(url: str, cache: Path) -> str:
 
 
 def _get_paths_by_relative_path(system: Any, path: str) -> dict[str, str]:
-    """Return remote file paths by relative path, which is "" for one file."""
+    """Return full paths of remote files by their paths relative to `path`."""
     if not system.isdir(path):
         return {"": path} if system.exists(path) else {}
     paths = {}

@@ -272,7 +272,7 @@ def _describe_items(dataset: Dataset) -> str:
 
 
 def _parse_window_length(dataset: Dataset, views: str) -> int:
-    """Return the window length in time steps, by default a quarter series."""
+    """Return the window length, by default a quarter of the time series."""
     shapes = dataset.shapes
     message = f"views: {views!r} requires one time series per item; {_describe_items(dataset)}."
     check(len(shapes) == 1 and len(shapes[0]) == 2, message, "not_series")
@@ -330,7 +330,7 @@ def _define_view_before_color_split(dataset: Dataset, augment: AugmentSpec) -> _
 
 
 def _define_multi_crop_views(dataset: Dataset, augment: AugmentSpec, views: str) -> list[_ViewDefinition]:
-    """Return the definitions of multi-crop views, first the large crops."""
+    """Return the definitions of multi-crop views, large crops first."""
     counts = "2+6" if views == "multi-crop" else views
     numbers = re.fullmatch(r"([1-9]\d{0,2})\+([1-9]\d{0,2})", counts)
     if numbers is None:

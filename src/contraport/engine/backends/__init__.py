@@ -124,7 +124,7 @@ def backend(name: BackendName) -> Iterator[None]:
 
 @contextmanager
 def precision(name: Precision) -> Iterator[None]:
-    """Context manager that rounds embeddings before matrix products, where that is faster.
+    """Context manager that sets the precision of embeddings in matrix products.
 
     The backend ``"cuda"`` does so; on a CPU with AVX512-BF16 or AMX the tiled backends do, in ``"bfloat16"``, for
     embeddings in single precision. The backend ``"dense"``, for few embeddings, does not, and on another CPU

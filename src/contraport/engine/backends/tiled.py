@@ -193,7 +193,7 @@ class StreamedPairPasses(PairPasses):
         return Tile(rows, columns, kernel, t, self.is_symmetric and rows != columns)
 
     def _kernel_tile_buffer(self, rows: slice, columns: slice) -> Tensor:
-        """Return the memory in which a tile of the kernel is computed."""
+        """Return the buffer in which a tile of the kernel is computed."""
         return self._buffers[0, : rows.stop - rows.start, : columns.stop - columns.start]
 
     def _iter_own_tiles(self, *, exponential: bool, with_link_input: bool = False) -> Iterator[Tile]:
@@ -341,7 +341,7 @@ class StoredPairPasses(StreamedPairPasses):
         return [like.new_empty(_stored_entries_bound(geometry, processes)), torch.empty((), dtype=torch.bool)]
 
     def _kernel_tile_buffer(self, rows: slice, columns: slice) -> Tensor:
-        """Return the storage of a tile, which is computed in place."""
+        """Return the buffer in which a tile is computed and stays stored."""
         # The tile of T where the kernel has a link, else that of the kernel.
         return self._stored_tile_view(rows, columns, link_input=self._has_link)
 

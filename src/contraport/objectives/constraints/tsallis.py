@@ -262,7 +262,7 @@ class Tsallis(Constraint):
         return {"rows": Rows(), "simplex": Simplex(), "balanced": Balanced(1000, 1e-6)}[self.mass_constraint]
 
     def _solve_rows_to_columns(self, geometry: Geometry) -> TsallisPlan:
-        """Return the plan from rows to columns, of fixed row or total mass."""
+        """Return the plan with fixed row masses or fixed total mass."""
         n, has_potential_per_row = geometry.shape[0], self.mass_constraint == "rows"
         share = 1 / n if has_potential_per_row else 1.0
         logits = geometry.with_link(None, factor=1.0 if self.regularizes_row_shares else share ** (1 - self.order))

@@ -64,7 +64,7 @@ class PairList(Target):
 
     @property
     def _index_pairs(self) -> Tensor:
-        """Index pairs of the positives, (k, 2) integers, into the two views."""
+        """Return the positive pairs as indices into the two views, (k, 2)."""
         return to_numeric_tensor("target", self.pairs).long()
 
     @property

@@ -14,7 +14,7 @@ log = logging.getLogger("contraport.training")
 
 
 class ProfilerCallback(Callback):
-    """Callback that profiles ten steps, to `profile/trace.json` and `profile/steps.txt`."""
+    """Callback that writes a profile of ten steps to the run folder."""
 
     def __init__(self, run: RunFolder) -> None:
         self._run = run

@@ -20,7 +20,7 @@ ViewsToEmbeddings = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
 
 
 def check_chunk_size(items: int, chunk_size: int) -> None:
-    """Raise `UsageError` unless each chunk has at least two items and one per process."""
+    """Raise `UsageError` if chunks of a batch would have too few items."""
     _, processes = distributed.current_processes()
     count, least = math.ceil(items / chunk_size), max(2, processes)
     check(
