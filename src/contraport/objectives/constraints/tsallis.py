@@ -115,7 +115,7 @@ class TsallisProblem(HostLoop):
         return self.exponent * self.factored_out_base
 
     def build_geometry(self, potential: Tensor, exponent: float) -> Geometry:
-        """Build a geometry whose kernel is a power of the logits, up to scale.
+        """Build a geometry whose kernel is a scaled power of the logits.
 
         The kernel is a multiple of [(order - 1) (logit - threshold)]_+^exponent.
         """
