@@ -82,21 +82,21 @@ def test_rows_normalized_on_read_give_the_same_neighbors(monkeypatch: pytest.Mon
     assert torch.equal(select_rows(computed, rows)[positions], select_rows(copied, rows)[positions])
 
 
-@pytest.mark.parametrize("num_compared", [10, 700, 3_000])
+@pytest.mark.parametrize("min_compared", [10, 700, 3_000])
 def test_each_query_is_compared_with_the_rows_of_its_own_nearest_cells(
-    monkeypatch: pytest.MonkeyPatch, num_compared: int
+    monkeypatch: pytest.MonkeyPatch, min_compared: int
 ) -> None:
     monkeypatch.setattr(vector_search, "MAX_TILE_PRODUCTS", 7 * MAX_CELL_ROWS)
     generator = torch.Generator().manual_seed(1)
     values = F.normalize(torch.randn(6_000, 8, generator=generator), dim=1)
     rows = torch.arange(0, 6_000, 2)
     search, queries = make_search(values, rows), values[1:40:2]
-    products, result = search.top_products_and_indices(queries, 10, num_compared)
+    products, result = search.top_products_and_indices(queries, 10, min_compared)
     for number, query in enumerate(queries):
         order = (search._centers @ query).argsort(descending=True, stable=True).tolist()
         compared = torch.cat([search._cells[cell] for cell in order])
         ends = torch.tensor([len(search._cells[cell]) for cell in order]).cumsum(0)
-        before = int(ends[(ends < num_compared).sum()])
+        before = int(ends[(ends < min_compared).sum()])
         largest, places = (values[compared[:before]] @ query).topk(10)
         assert torch.equal(result[number], compared[places])
         torch.testing.assert_close(products[number], largest)
@@ -104,7 +104,7 @@ def test_each_query_is_compared_with_the_rows_of_its_own_nearest_cells(
         where = (compared == result[number][:, None]).long().argmax(1)
         needed = starts[torch.searchsorted(ends, where, right=True)]
         assert torch.equal(search.count_rows_in_nearer_cells(queries, result)[number], needed)
-        assert bool((needed < num_compared).all())
+        assert bool((needed < min_compared).all())
 
 
 def test_few_rows_are_all_compared() -> None:

@@ -212,7 +212,7 @@ class CellSearch:
                     nearest[part] = compared[(queries[part] @ others.T).topk(count, dim=1).indices]
         return nearest
 
-    def top_products_and_indices(self, queries: Rows, count: int, num_compared: int) -> tuple[Tensor, Tensor]:
+    def top_products_and_indices(self, queries: Rows, count: int, min_compared: int) -> tuple[Tensor, Tensor]:
         """Return the largest inner products and row indices from each query's nearest cells.
 
         Both are ``(q, count)``. Each query has its own nearest cells, which finds more of its neighbors among the same
@@ -221,15 +221,15 @@ class CellSearch:
 
         Args:
             queries: unit vectors, ``(q, d)``.
-            count: number of rows, at most `num_compared`.
-            num_compared: minimum number of rows that a query is compared with, at most those searched.
+            count: number of rows, at most `min_compared`.
+            min_compared: minimum number of rows that a query is compared with, at most those searched.
         """
         largest = torch.full((len(queries), count), -torch.inf, dtype=queries.dtype, device=queries.device)
         least = largest[:, 0].clone()
         rows = torch.zeros_like(largest, dtype=torch.int64)
         for part in torch.arange(len(queries), device=queries.device).split(MAX_TILE_PRODUCTS // MAX_CELL_ROWS):
             block = queries[part]
-            is_compared = self._count_rows_nearer_than_cells(block) < num_compared
+            is_compared = self._count_rows_nearer_than_cells(block) < min_compared
             for cell, members in zip(self._cells, is_compared.T, strict=True):
                 compared = part[members]
                 products = block[members] @ self._values.index_select(0, cell).T
@@ -279,13 +279,13 @@ class ApproximateSearch(NamedTuple):
 
     Attributes:
         search: index of the keys.
-        num_compared: minimum number of keys that a query is compared with.
-        recall: share of the largest products that were found, measured on queries that did not choose `num_compared`.
-        num_measured: number of these queries.
+        min_compared: minimum number of keys that a query is compared with.
+        recall: share of the largest products that were found, measured on queries that did not choose `min_compared`.
+        num_measured: number of the queries by which the recall was measured.
     """
 
     search: CellSearch
-    num_compared: int
+    min_compared: int
     recall: float
     num_measured: int
 
@@ -294,7 +294,7 @@ class ApproximateSearch(NamedTuple):
 
         Both are ``(q, count)``. The search is approximate: it can miss some of the largest.
         """
-        return self.search.top_products_and_indices(queries, count, self.num_compared)
+        return self.search.top_products_and_indices(queries, count, self.min_compared)
 
 
 def find_approximate_search(
@@ -315,7 +315,7 @@ def find_approximate_search(
 
     >>> u = F.normalize(torch.randn(20_000, 3, generator=torch.Generator().manual_seed(0)), dim=1)
     >>> found = find_approximate_search(u, u, 5, torch.Generator().manual_seed(0), min_recall=0.9, sample_size=50)
-    >>> found.num_compared < 5_000, found.recall > 0.8, found.num_measured
+    >>> found.min_compared < 5_000, found.recall > 0.8, found.num_measured
     (True, True, 50)
     """
     search = CellSearch(keys, torch.arange(len(keys), device=keys.device), generator)

@@ -442,7 +442,7 @@ def _first_seed_metrics_by_reference(grid: Grid, results: JobAndResultByCell) ->
     References are evaluated with the first seed only.
     """
     values: dict[str, dict[str, dict[str, float]]] = {}
-    for row, differing in grid.encoder_changes_by_reference_row.items():
+    for row, differing in grid.untrained_encoder_changes_by_row.items():
         suffix = "".join(f", {key} {value}" for key, value in differing.items())
         for key, name in BASELINE_TITLES.items():
             if key == "raw" and not {"given_views", "image_size"} & differing.keys() and differing:

@@ -160,8 +160,8 @@ class Grid:
         return [self.build_cell(row, column, seed) for seed, column, row in places]
 
     @cached_property
-    def encoder_changes_by_reference_row(self) -> dict[str, dict[str, Any]]:
-        """Changed encoder options of each row whose untrained encoder is also evaluated.
+    def untrained_encoder_changes_by_row(self) -> dict[str, dict[str, Any]]:
+        """Encoder options changed from the baseline, for rows whose untrained encoder is evaluated.
 
         The untrained encoder and the raw inputs are evaluated too for these reference rows: the baseline, and the first
         row of each other encoder or representation. Metrics of another representation do not show what training added.

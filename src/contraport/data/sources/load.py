@@ -29,7 +29,7 @@ from contraport.data.image_decoding import IMAGE_SUFFIXES, ImageFiles, compute_c
 from contraport.data.item_metadata import ItemMetadata, UndecodedItemsOrStore
 from contraport.data.sources.benchmark_data import get_download_folder
 from contraport.data.sources.torch_datasets import from_stream, from_torch, is_stream, resize_if_images
-from contraport.data.sources.url_cache import download, is_remote
+from contraport.data.sources.url_cache import download_unless_cached, is_remote
 from contraport.data.stores import ArrayStore, PackedTextStore, TransformedStore
 from contraport.errors import (
     UsageError,
@@ -140,7 +140,8 @@ def load_without_random_split(data: Any, split: str = "train", **options: Any) -
 def _load_name_path_or_url(data: str, split: str, root: Path | None, **options: Any) -> Dataset:
     """Load one split of named data, or of a path or URL."""
     if is_remote(data):
-        dataset = _load_name_path_or_url(download(data, get_download_folder(root) / "remote"), split, root, **options)
+        local_copy = download_unless_cached(data, get_download_folder(root) / "remote")
+        dataset = _load_name_path_or_url(local_copy, split, root, **options)
         dataset.name = data  # messages name the URL, not the local copy
         return dataset
     source, path = DATASETS.get(data), Path(data)

@@ -47,7 +47,7 @@ class _RemoteFile(NamedTuple):
     state: dict[str, str]
 
 
-def download(url: str, cache: Path) -> str:
+def download_unless_cached(url: str, cache_folder: Path) -> str:
     """Download the data at a URL unless cached, and return the path.
 
     The URL is that of a file, of several files by braces in its last part as in ``s3://bucket/train-{000..003}.tar``,
@@ -56,7 +56,7 @@ def download(url: str, cache: Path) -> str:
 
     Args:
         url: of any protocol that fsspec supports; some need a further package, such as s3fs.
-        cache: folder of the downloads.
+        cache_folder: folder of the downloads.
 
     Raises:
         UsageError: an unknown protocol, or data that are neither at the URL nor in the cache.
@@ -64,7 +64,7 @@ def download(url: str, cache: Path) -> str:
     fsspec = import_optional("fsspec", "remote", f"data: {url}")
     parent, _, last = url.rstrip("/").rpartition("/")
     check("{" not in parent, f"data: {url} must have braces in its last part only.", "braces")
-    folder = cache / hashlib.sha256(parent.encode()).hexdigest()[:16]
+    folder = cache_folder / hashlib.sha256(parent.encode()).hexdigest()[:16]
     files: list[_RemoteFile] = []
     for one in expand_braces(f"{parent}/{last}"):
         local = folder / one.rpartition("/")[2]
