@@ -36,7 +36,7 @@ from typing import (
     overload,
 )
 
-from contraport._utils.formatting import format_option_name, is_flag_style_active
+from contraport._utils.formatting import format_keyword_or_flag, is_flag_style_active
 from contraport.errors import (
     UsageError,
     bind_suggesting_keywords,
@@ -273,7 +273,7 @@ def replace_deprecated_options(
 
 def warn_renamed(old: str, new: str, *, stacklevel: int = 4) -> None:
     """Warn that a name is deprecated, in Python or on the command line."""
-    old, new = format_option_name(old), format_option_name(new)
+    old, new = format_keyword_or_flag(old), format_keyword_or_flag(new)
     message = f"{old} is deprecated and will be removed in version {REMOVAL_VERSION}; use {new}."
     if is_flag_style_active():
         logging.getLogger("contraport").warning("%s", message)

@@ -30,7 +30,7 @@ def is_flag_style_active() -> bool:
     return _USES_FLAG_STYLE.get()
 
 
-def format_option_name(option: str) -> str:
+def format_keyword_or_flag(option: str) -> str:
     """Format an option name as a Python keyword or command-line flag."""
     return f"--{option}" if is_flag_style_active() else option
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import Dataset as AnyDataset
 
-from contraport._utils.formatting import format_option_name, format_options
+from contraport._utils.formatting import format_keyword_or_flag, format_options
 from contraport.data import Dataset
 from contraport.data.split_digests import SplitDigests
 from contraport.data.streams import check_no_stream
@@ -76,7 +76,9 @@ def load_evaluation_splits(run: RunFolder, settings: Settings, model: Model, opt
     message = f"data: splits must have equal shapes; {train.name!r} has {train.shapes}, {test.name!r} {test.shapes}."
     check(train.shapes == test.shapes, message, "shape")
     train, test = _drop_incomplete_items(train), _drop_incomplete_items(test)
-    remedy = f"pass {format_option_name('test_data')}, or train with a larger {format_option_name('test_fraction')}"
+    remedy = (
+        f"pass {format_keyword_or_flag('test_data')}, or train with a larger {format_keyword_or_flag('test_fraction')}"
+    )
     message = f"data: must have at least 2 test items; {test.name!r} has {len(test)}; {remedy}."
     check(len(test) > 1, message, "test_items")
     return Splits(train, test.align_codes_with(train), notes)

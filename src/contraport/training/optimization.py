@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from contraport._utils.formatting import format_option_name, format_options
+from contraport._utils.formatting import format_keyword_or_flag, format_options
 from contraport.data import local_batch_offset
 from contraport.data.data_loader import ClosableDataLoader, StreamLoader
 from contraport.errors import UsageError, check, unknown_name_error
@@ -29,7 +29,7 @@ def check_optimizer(optimizer: str, lr: float | None) -> None:
 
     if optimizer not in list_optimizers():
         error = unknown_name_error("optimizer", optimizer, DEFAULT_LR_BY_OPTIMIZER)
-        raise UsageError(f"{error} Also valid: any timm name, with {format_option_name('lr')}.", kind="unknown")
+        raise UsageError(f"{error} Also valid: any timm name, with {format_keyword_or_flag('lr')}.", kind="unknown")
     has_lr = lr is not None or optimizer in DEFAULT_LR_BY_OPTIMIZER
     check(has_lr, f"lr: required with {format_options(optimizer=optimizer)}, not given.", "missing")
 

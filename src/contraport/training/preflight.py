@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from contraport._utils.formatting import describe_item_shape, format_option_name, format_options, pluralize
+from contraport._utils.formatting import describe_item_shape, format_keyword_or_flag, format_options, pluralize
 from contraport._utils.text_bytes import is_text_shape
 from contraport._version import __version__
 from contraport.catalog import DATASETS
@@ -92,7 +92,7 @@ def log_training_description(run: RunFolder, settings: Settings, components: Tra
     for note in components.adjustment_notes:
         log.warning("%s", note)
     if settings.threads is not None:
-        log.info("CPU threads: %d (%s)", settings.threads, format_option_name("threads"))
+        log.info("CPU threads: %d (%s)", settings.threads, format_keyword_or_flag("threads"))
     if settings.grad_accum_steps > 1:
         log.warning(
             "grad_accum_steps: each of %d batches of a step has its own negatives and plan; use cache_chunk for the "
@@ -111,7 +111,7 @@ def log_item_and_step_counts(settings: Settings, components: TrainingComponents)
     dataset, steps = components.dataset, settings.epochs * components.steps_per_epoch
     noun = "pair" if dataset.is_coupling else "item"
     if dataset.num_random_test_items:
-        held_out, option = pluralize(dataset.num_random_test_items, noun), format_option_name("test_fraction")
+        held_out, option = pluralize(dataset.num_random_test_items, noun), format_keyword_or_flag("test_fraction")
         log.info("%s held out for evaluation (%s)", held_out, option)
     elif dataset.num_random_test_items is None and isinstance(settings.data, str | Path):
         log.info("evaluation uses the test split of the data")

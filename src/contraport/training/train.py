@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from contraport._utils.formatting import format_option_name, format_options, pluralize
+from contraport._utils.formatting import format_keyword_or_flag, format_options, pluralize
 from contraport._utils.locks import lock_folder
 from contraport._utils.progress import make_console_without_markup
 from contraport.auditing.pairs.audit_callback import max_audited_batch_size
@@ -257,7 +257,7 @@ def _fit_and_save_model(
             if is_main_process():
                 run.save_model(with_merged_lora(components.module.model), epochs=epochs, planned_epochs=settings.epochs)
         larger_patience = "early_stopping with a larger patience continues it"
-        remedy = larger_patience if loop.should_stop else f"increase {format_option_name('epochs')} to continue it"
+        remedy = larger_patience if loop.should_stop else f"increase {format_keyword_or_flag('epochs')} to continue it"
         complete = f"the run already has {pluralize(epochs, 'epoch')}; {remedy}"
         if run.parent_command:  # a longer training run is not what that command asks for
             complete = f"the finished training run of {pluralize(epochs, 'epoch')} is used"

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from contraport._utils.formatting import format_option_name, format_options, pluralize
+from contraport._utils.formatting import format_keyword_or_flag, format_options, pluralize
 from contraport.data import Batch
 from contraport.distributed import current_processes, gather
 from contraport.encoders import Decoder, Model
@@ -199,8 +199,8 @@ class ObjectiveStepLoss(StepLoss, ABC):
             return None
         return (
             f"small batches: each item has {pluralize(batch_size - 1, 'negative')}. Increase "
-            f"{format_option_name('batch_size')}, up to the number of items, add {format_options(negatives='queue')}, "
-            f"or use {format_options(recipe='byol')}, which has no negatives"
+            f"{format_keyword_or_flag('batch_size')}, up to the number of items, "
+            f"add {format_options(negatives='queue')}, or use {format_options(recipe='byol')}, which has no negatives"
         )
 
 
@@ -349,8 +349,9 @@ class PrototypeLoss(ObjectiveStepLoss):
         if batch_size >= len(self.prototypes):
             return None
         return (
-            f"small batches: {batch_size} items for {len(self.prototypes)} prototypes, each of which is assigned an "
-            f"equal part. Increase {format_option_name('batch_size')} or decrease {format_option_name('prototypes')}"
+            f"small batches: {batch_size} items for {len(self.prototypes)} prototypes, each of which is assigned "
+            f"an equal part. "
+            f"Increase {format_keyword_or_flag('batch_size')} or decrease {format_keyword_or_flag('prototypes')}"
         )
 
     @torch.no_grad()
