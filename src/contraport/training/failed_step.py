@@ -17,13 +17,15 @@ from contraport.options import (
     accept_deprecated_keywords,
     has_object_placeholder,
     keep_deprecated_attributes,
-    warn_renamed,
+    keep_deprecated_module_names,
 )
 from contraport.runs import RunFolder, read_run_file
 from contraport.training.callbacks.checkpoints import read_checkpoint
 from contraport.training.components.assembly import build_components
 from contraport.training.components.model_builder import load_initial_weights, with_defaults_from_weights
 from contraport.training.step.training_module import TrainingModule
+
+__getattr__ = keep_deprecated_module_names(__name__, replay="load_failed_step")
 
 
 @keep_deprecated_attributes(part="micro_batch")
@@ -81,12 +83,6 @@ def load_failed_step(path: str | Path, *, trust_remote_code: bool = False, **obj
 
     read_run_file(run.nonfinite_checkpoint, restore)
     return FailedStep(module, read_run_file(file, _read_failed_batch), step, micro_batch)
-
-
-def replay(path: str | Path, **arguments: Any) -> FailedStep:
-    """Deprecated name of `load_failed_step`."""
-    warn_renamed("replay", "load_failed_step", stacklevel=3)
-    return load_failed_step(path, **arguments)
 
 
 def _read_step_and_micro_batch(file: Path) -> tuple[int, int]:
