@@ -279,7 +279,9 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
         else:
             rate, low, high = last.noise_rate, last.noise_rate_low, last.noise_rate_high
             memorized = last.memorization_auc
-        positions = self._select_positions(scores, decoy_scores, rate, with_decoys=epoch < self._decoy_epochs)
+        positions = self._select_training_positions(
+            scores, decoy_scores, rate, includes_decoys=epoch < self._decoy_epochs
+        )
         return PairAuditState(epoch, number, scores, decoy_scores, rate, low, high, memorized, positions)
 
     def _score_pairs_decoys_fresh_decoys(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -299,8 +301,8 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
         scores, decoy_scores, fresh_scores = total.tensor_split([len(paired), len(paired) + len(decoys.first)])
         return scores, decoy_scores, fresh_scores
 
-    def _select_positions(
-        self, scores: Tensor, decoy_scores: Tensor, drop_share: float, *, with_decoys: bool
+    def _select_training_positions(
+        self, scores: Tensor, decoy_scores: Tensor, drop_share: float, *, includes_decoys: bool
     ) -> Tensor:
         """Return sorted positions to train on, without the `drop_share` of lowest scores.
 
@@ -308,11 +310,11 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
         """
         items = len(self._dataset)
         positions, values = torch.arange(items), scores
-        if with_decoys:
+        if includes_decoys:
             positions, values = self._items_without_decoy, scores[self._items_without_decoy]
         dropped = round(min(drop_share, MAX_DROPPED_SHARE) * (len(values) - 1))
         threshold = values.sort().values[dropped]
-        if with_decoys:
+        if includes_decoys:
             positions = torch.cat([positions, items + torch.arange(len(decoy_scores))])
             values = torch.cat([values, decoy_scores])
         fewest = max(self._order.batch_size, NUM_NEIGHBORS + 2)

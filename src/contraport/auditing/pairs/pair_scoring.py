@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -214,23 +215,24 @@ def _compute_share_nearer_than_partner(values: Tensor, others: Tensor, partners:
     ])  # fmt: skip
 
 
-@_register_statistic("log of the pair's mass in the balanced plan of all items", shared_space=True)
-def _score_balanced(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    """Log mass of each pair in the balanced transport plan."""
-    return _compute_log_mass_per_pair(paired, pairs, Balanced(SINKHORN_ITERATIONS))
-
-
-@_register_statistic("log of the pair's mass in the unbalanced plan of all items", shared_space=True)
-def _score_unbalanced(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    """Log mass of each pair in the unbalanced transport plan."""
-    return _compute_log_mass_per_pair(paired, pairs, Unbalanced(MARGINAL_RELAXATION, SINKHORN_ITERATIONS))
-
-
 def _compute_log_mass_per_pair(paired: PairedFeatures, pairs: PairIndices, constraint: SinkhornConstraint) -> Tensor:
     """Return the log mass of each pair in a transport plan, ``(p,)``."""
     x, y = _get_embeddings(paired)
     with torch.no_grad():
         return transport(x, y, Gibbs(temperature=SCORE_TEMPERATURE), constraint).plan.log_at(pairs.first, pairs.second)
+
+
+STATISTICS |= {
+    name: Statistic(
+        f"log of the pair's mass in the {name} plan of all items",
+        partial(_compute_log_mass_per_pair, constraint=constraint),
+        needs_shared_space=True,
+    )
+    for name, constraint in (
+        ("balanced", Balanced(SINKHORN_ITERATIONS)),
+        ("unbalanced", Unbalanced(MARGINAL_RELAXATION, SINKHORN_ITERATIONS)),
+    )
+}
 
 
 @_register_statistic("the sum of the statistics neighbors and canonical, each standardized", shared_space=False)
