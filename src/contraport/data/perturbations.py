@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
@@ -44,6 +44,10 @@ _CORRUPTION_STRENGTHS_BY_KIND: dict[str, tuple[float, ...]] = {
     "jpeg": (50, 25, 15, 10, 5),  # quality
 }
 """Strength of each kind of corruption at the severities 1 to 5."""
+
+
+StillCorrectMask: TypeAlias = NDArray[np.bool_]
+"""Mask of the pairs that remain correct after swaps, ``(m,)``."""
 
 
 class OneViewDatasetWithPartners(Dataset):
@@ -133,7 +137,7 @@ def draw_wrong_partners(
 
 def swap_correct_pairs(
     first: Positions, second: Positions, content_ids: NDArray[np.int64], random: np.random.Generator
-) -> NDArray[np.bool_]:
+) -> StillCorrectMask:
     """Make correct pairs wrong by swapping second items in place.
 
     At most 50 rounds of swaps with random pairs are made. A pair of two items is correct if they share the content of a
@@ -145,9 +149,6 @@ def swap_correct_pairs(
         second: second item of each pair, int64 ``(m,)``.
         content_ids: `assign_content_ids` of all items, ``(n, views)``.
         random: generator for the pairs that exchange their second items.
-
-    Returns:
-        The mask of the pairs that remain correct.
     """
     base, is_paired = content_ids[:, -1].max(initial=0) + 1, content_ids.shape[1] == 2
     correct_codes = np.unique(content_ids[:, 0] * base + content_ids[:, -1])

@@ -270,18 +270,18 @@ def read_ts_series_and_classes(path: Path) -> tuple[list[np.ndarray], list[str]]
     return series, labels
 
 
-class FunctionNameAndDocstring(NamedTuple):
+class StdlibFunctionTexts(NamedTuple):
     """Function of Python's standard library, with its name and docstring.
 
     Attributes:
         module: top-level module or package that defines the function.
         name_phrase: words in the names of the file, the function and its arguments.
-        sentence: first sentence of the docstring.
+        docstring_sentence: first sentence of the docstring.
     """
 
     module: str
     name_phrase: str
-    sentence: str
+    docstring_sentence: str
 
 
 def load_docstrings(split: str, root: Path | None) -> Dataset:
@@ -290,30 +290,30 @@ def load_docstrings(split: str, root: Path | None) -> Dataset:
     A fifth of the functions is the test split. Labels are the modules with at least 20 functions. Sentences that
     several functions share are left out. The data depend on the version of Python.
     """
-    functions = list_unique_functions()
+    functions = list_unique_stdlib_functions()
     modules = [function.module for function in functions]
     texts = {
         "name": [function.name_phrase for function in functions],
-        "docstring": [function.sentence for function in functions],
+        "docstring": [function.docstring_sentence for function in functions],
     }
     positions = draw_stratified_split(np.unique(modules, return_inverse=True)[1], split)
     return copy_subset_to_memory(from_arrays(texts, modules, name="docstrings"), positions, split)
 
 
 @lru_cache(maxsize=1)
-def list_unique_functions() -> tuple[FunctionNameAndDocstring, ...]:
+def list_unique_stdlib_functions() -> tuple[StdlibFunctionTexts, ...]:
     """List standard library functions with unique names and docstring sentences."""
     library = Path(sysconfig.get_paths()["stdlib"])
     by_name = {function.name_phrase: function for function in _iterate_documented_functions(library)}
-    uses = Counter(function.sentence for function in by_name.values())
-    unique = [function for function in by_name.values() if uses[function.sentence] == 1]
+    uses = Counter(function.docstring_sentence for function in by_name.values())
+    unique = [function for function in by_name.values() if uses[function.docstring_sentence] == 1]
     sizes = Counter(function.module for function in unique)
     chosen = tuple(function for function in unique if sizes[function.module] >= MIN_FUNCTIONS_PER_MODULE)
     check(bool(chosen), f"data: docstrings requires the sources of Python's library in {library}.", "not_found")
     return chosen
 
 
-def _iterate_documented_functions(library: Path) -> Iterator[FunctionNameAndDocstring]:
+def _iterate_documented_functions(library: Path) -> Iterator[StdlibFunctionTexts]:
     """Yield functions whose docstring begins with a sentence of three words or more."""
     # Outside the library proper, or missing from some versions of Python.
     excluded = ("test", "tests", "idlelib", "lib2to3", "distutils", "turtledemo", "site-packages", "dist-packages")
@@ -332,7 +332,7 @@ def _iterate_documented_functions(library: Path) -> Iterator[FunctionNameAndDocs
                 names = " ".join((place.stem, node.name, *arguments))
                 # HTTPServer.do_GET path2 is "http server do get path 2".
                 phrase = " ".join(re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", names)).lower()
-                yield FunctionNameAndDocstring(place.parts[0].removesuffix(".py"), phrase, sentence)
+                yield StdlibFunctionTexts(place.parts[0].removesuffix(".py"), phrase, sentence)
 
 
 def _iterate_function_definitions(node: ast.Module | ast.ClassDef) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
