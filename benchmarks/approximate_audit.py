@@ -60,7 +60,7 @@ def list_limits(items: int) -> dict[str, dict[tuple[object, str], int]]:
     by_cells = {exact_items: min(paired_features.MAX_EXACT_NEIGHBOR_ITEMS, items - 1)}
     if items <= paired_features.MAX_EXACT_NEIGHBOR_ITEMS:
         share = items / paired_features.MAX_EXACT_NEIGHBOR_ITEMS
-        for constant in ("MAX_CELL_ROWS", "MIN_COMPARED_ROWS"):
+        for constant in ("MAX_CELL_ROWS", "MIN_COMPARED_ROWS_PER_QUERY"):
             by_cells[vector_search, constant] = round(share * getattr(vector_search, constant))
     return {"exact": {exact_items: items, references: items}, "references": {exact_items: items}, "cells": by_cells}
 

@@ -370,7 +370,7 @@ def _read_npz_features(path: Path) -> Features:
     return Features(arrays["features"], class_names=arrays.get("class_names"), **columns, **metadata)
 
 
-def _write_npy_features(path: Path, features: Features) -> None:
+def _write_npy_and_items_table(path: Path, features: Features) -> None:
     """Write features as `.npy` and item values as a Parquet table beside it."""
     table_path = items_table_path(path)
     with (
@@ -382,7 +382,7 @@ def _write_npy_features(path: Path, features: Features) -> None:
         table_path.unlink(missing_ok=True)  # the old table must not describe the new features
 
 
-def _read_npy_features(path: Path) -> Features:
+def _read_npy_and_items_table(path: Path) -> Features:
     """Read an `.npy` file and, if present, its table of items."""
     array = read_npy_array(path, "r")
     if not items_table_path(path).exists():
@@ -487,7 +487,7 @@ def _features_from_table(array: np.ndarray, table: Any) -> Features:
 
 _READER_AND_WRITER_BY_SUFFIX: dict[str, tuple[Callable[[Path], Features], Callable[[Path, Features], None]]] = {
     ".npz": (_read_npz_features, _write_npz_features),
-    ".npy": (_read_npy_features, _write_npy_features),
+    ".npy": (_read_npy_and_items_table, _write_npy_and_items_table),
     ".parquet": (_read_parquet_features, _write_parquet_features),
 }
 """Reader and writer of each file suffix."""

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from contraport._utils import vector_search
 from contraport._utils.vector_search import (
     MAX_CELL_ROWS,
-    MIN_COMPARED_ROWS,
+    MIN_COMPARED_ROWS_PER_QUERY,
     CellSearch,
     mean_top_products,
     scale_rows_lazily_if_large,
@@ -67,7 +67,7 @@ def test_rows_normalized_on_read_give_the_same_neighbors(monkeypatch: pytest.Mon
 
     computed = scale_rows_lazily_if_large(values, record_and_normalize)
     assert not read
-    for name, value in (("MAX_TILE_PRODUCTS", 4_000), ("MAX_TILE_KEYS", 200), ("MIN_COMPARED_ROWS", 300)):
+    for name, value in (("MAX_TILE_PRODUCTS", 4_000), ("MAX_TILE_KEYS", 200), ("MIN_COMPARED_ROWS_PER_QUERY", 300)):
         monkeypatch.setattr(vector_search, name, value)
     monkeypatch.setattr(vector_search, "MAX_CELL_ROWS", 300)
     exact = [top_products_and_indices(keys[:50], keys, 7) for keys in (computed, copied)]
@@ -108,8 +108,8 @@ def test_each_query_is_compared_with_the_rows_of_its_own_nearest_cells(
 
 
 def test_few_rows_are_all_compared() -> None:
-    values = F.normalize(torch.randn(MIN_COMPARED_ROWS, 4, generator=torch.Generator().manual_seed(0)), dim=1)
-    rows = torch.arange(MIN_COMPARED_ROWS)
+    values = F.normalize(torch.randn(MIN_COMPARED_ROWS_PER_QUERY, 4, generator=torch.Generator().manual_seed(0)), dim=1)
+    rows = torch.arange(MIN_COMPARED_ROWS_PER_QUERY)
     result = make_search(values, rows).nearest_row_indices(values, 5)
     assert torch.equal(result.sort().values, (values @ values.T).topk(5, dim=1).indices.sort().values)
 
@@ -119,8 +119,8 @@ def test_equal_rows_are_split_into_cells_of_bounded_size() -> None:
     search = make_search(values, torch.arange(len(values)))
     assert int(search._sizes.max()) <= MAX_CELL_ROWS
     compared = [len(rows) for rows in search._iter_candidate_rows_by_cell()]
-    assert min(compared) >= MIN_COMPARED_ROWS
-    assert max(compared) < MIN_COMPARED_ROWS + MAX_CELL_ROWS
+    assert min(compared) >= MIN_COMPARED_ROWS_PER_QUERY
+    assert max(compared) < MIN_COMPARED_ROWS_PER_QUERY + MAX_CELL_ROWS
     result = search.nearest_row_indices(values[[0, 20_000, 25_000]], 5)
     assert bool((values[result].argmax(2) == torch.arange(3)[:, None]).all())
 

@@ -120,7 +120,7 @@ def test_mapped_rows_are_read_in_blocks(
         (paired_features, "MAX_VALUES_PER_BLOCK", 300 * width),
         (vector_search, "MAX_TILE_PRODUCTS", 300 * width),
         (vector_search, "MAX_TILE_KEYS", 200),
-        (vector_search, "MIN_COMPARED_ROWS", 200),
+        (vector_search, "MIN_COMPARED_ROWS_PER_QUERY", 200),
         (vector_search, "MAX_CELL_ROWS", 300),
     ):
         monkeypatch.setattr(module, name, value)

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 MAX_CELL_ROWS = 512  # maximum number of rows of a cell
-MIN_COMPARED_ROWS = 4_096  # minimum number of rows that a query is compared with; all rows if there are fewer
+MIN_COMPARED_ROWS_PER_QUERY = 4_096  # minimum number of rows that a query is compared with; all rows if there are fewer
 MAX_TILE_KEYS = 2**13  # maximum number of keys of a tile of an exact search
 
 MAX_TILE_PRODUCTS = 2**21
@@ -196,7 +196,7 @@ class CellSearch:
 
         Args:
             queries: unit vectors, ``(q, d)``.
-            count: number of rows, at most `MIN_COMPARED_ROWS` and the number of rows searched.
+            count: number of rows, at most `MIN_COMPARED_ROWS_PER_QUERY` and the number of rows searched.
         """
         blocks = torch.arange(len(queries), device=queries.device).split(
             max(1, MAX_TILE_PRODUCTS // max(len(self._cells), queries.shape[1]))
@@ -270,7 +270,9 @@ class CellSearch:
             similarity.diagonal(offset=first).fill_(torch.inf)  # a cell is always its own nearest
             order = similarity.argsort(dim=1, descending=True, stable=True)
             before = self._sizes[order].cumsum(dim=1) - self._sizes[order]
-            for cells, number in zip(order.tolist(), (before < MIN_COMPARED_ROWS).sum(dim=1).tolist(), strict=True):
+            for cells, number in zip(
+                order.tolist(), (before < MIN_COMPARED_ROWS_PER_QUERY).sum(dim=1).tolist(), strict=True
+            ):
                 yield torch.cat([self._cells[cell] for cell in cells[:number]])
 
 

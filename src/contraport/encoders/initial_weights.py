@@ -256,7 +256,7 @@ def load_pretrained_weights(encoder: Encoders) -> InitialWeights:
     if encoder is None or isinstance(encoder, str | nn.Module):
         return _load_published_initial_weights(encoder)
     names = list(encoder.values()) if isinstance(encoder, Mapping) else list(encoder)
-    external = [name for name in names if _may_have_published_weights(name)]
+    external = [name for name in names if _is_pretrained_encoder_name(name)]
     check(len(external) > 0, f"pretrained: must have a timm or transformers encoder, got {names}.", "no_weights")
     parts = [
         _load_published_initial_weights(name)._list_encoder_weights()[0] if name in external else EncoderWeights(name)
@@ -266,8 +266,8 @@ def load_pretrained_weights(encoder: Encoders) -> InitialWeights:
     return InitialWeights(", ".join(map(str, external)), by_view)
 
 
-def _may_have_published_weights(encoder: object) -> bool:
-    """Return whether an encoder may have published weights, judged by its name."""
+def _is_pretrained_encoder_name(encoder: object) -> bool:
+    """Return whether an encoder is the name of one with published weights."""
     if encoder in ENCODERS:
         return ENCODERS[encoder].is_pretrained_by_default
     return isinstance(encoder, str) and not list_custom_code_encoders(encoder)
@@ -279,7 +279,7 @@ def _load_published_initial_weights(encoder: str | nn.Module | None) -> InitialW
     got = "the default" if encoder is None else repr(encoder)
     option = format_options(encoder="resnet18")
     message = f"pretrained: requires an encoder of timm or transformers by name, such as {option}, got {got}."
-    check(_may_have_published_weights(encoder), message, "no_weights")
+    check(_is_pretrained_encoder_name(encoder), message, "no_weights")
     assert isinstance(encoder, str)
     if encoder in ENCODERS:
         return _build_timm_initial_weights(

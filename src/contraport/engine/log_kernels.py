@@ -205,8 +205,8 @@ class LogKernel(ABC):
         return self.tile_with_link_input(rows, columns, out)[0].exp_()
 
     @abstractmethod
-    def add_tile_gradients(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
-        """Add a tile's gradient of sum(weight * T), T the link's argument, to `gradients`."""
+    def add_tile_gradients(self, rows: slice, columns: slice, weight: Tensor, input_grads: list[Tensor | None]) -> None:
+        """Add a tile's gradient of sum(weight * T), T the link's argument, to `input_grads`."""
 
     def _apply_link(self, t: Tensor) -> Tensor:
         """Return h(T), or T itself if there is no link."""
@@ -371,8 +371,8 @@ class InnerProductLogKernel(LogKernel):
         t.add_(row_bias[rows, None]).add_(column_bias[columns])
         return self.link.value(t), t
 
-    def add_tile_gradients(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
-        x, y, row_bias, column_bias = gradients
+    def add_tile_gradients(self, rows: slice, columns: slice, weight: Tensor, input_grads: list[Tensor | None]) -> None:
+        x, y, row_bias, column_bias = input_grads
         own, other = self._rounded_embeddings
         rounded = self._round_operand(weight)
         for gradient, part, w, z in ((x, rows, rounded, other[columns]), (y, columns, rounded.T, own[rows])):
@@ -504,7 +504,7 @@ class CallableLogKernel(LogKernel):
         t = self._tile_kernel_without_link(rows, columns).dense().detach()
         return self._apply_link(t), t
 
-    def add_tile_gradients(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
+    def add_tile_gradients(self, rows: slice, columns: slice, weight: Tensor, input_grads: list[Tensor | None]) -> None:
         tensors: list[Tensor] = []
         tile = self._tile_kernel_without_link(rows, columns)
         structure = flatten(tile, tensors)
@@ -516,7 +516,7 @@ class CallableLogKernel(LogKernel):
         # The tile is computed again: keeping its graph from the forward pass would take more memory than the tile.
         tile_gradients = dict(zip(map(id, tensors), vjp(t, tensors, weight), strict=True))
         slices = rows, columns, *(() if self.row_bias is None else (rows,)), *(... for _ in self._parameter_inputs())
-        for gradient, part, source in zip(gradients, slices, tile.inputs, strict=True):
+        for gradient, part, source in zip(input_grads, slices, tile.inputs, strict=True):
             value = tile_gradients[id(source)]
             if gradient is not None and value is not None:
                 gradient[part] += value
@@ -594,6 +594,6 @@ class MatrixLogKernel(LogKernel):
         t = self.matrix.detach()[rows, columns].clone()
         return self._apply_link(t), t
 
-    def add_tile_gradients(self, rows: slice, columns: slice, weight: Tensor, gradients: list[Tensor | None]) -> None:
-        if gradients[0] is not None:
-            gradients[0][rows, columns] += weight
+    def add_tile_gradients(self, rows: slice, columns: slice, weight: Tensor, input_grads: list[Tensor | None]) -> None:
+        if input_grads[0] is not None:
+            input_grads[0][rows, columns] += weight

@@ -40,7 +40,7 @@ SLOW_SEARCH_ROWS = 1_000_000  # number of rows above which the log recommends an
 log = logging.getLogger("contraport.similarity_search")
 
 
-def normalize_rows(features: np.ndarray, device: torch.device | str, *, first_item: int = 0) -> Tensor:
+def normalize_nonzero_rows(features: np.ndarray, device: torch.device | str, *, first_item: int = 0) -> Tensor:
     """Scale nonzero rows of features to unit length, as float32 ``(b, F)``.
 
     `first_item` is the position of the first row among all, for errors.
@@ -48,7 +48,7 @@ def normalize_rows(features: np.ndarray, device: torch.device | str, *, first_it
     Raises:
         UsageError: a feature is not finite.
 
-    >>> normalize_rows(np.array([[3.0, 4.0]]), torch.device("cpu"))
+    >>> normalize_nonzero_rows(np.array([[3.0, 4.0]]), torch.device("cpu"))
     tensor([[0.6000, 0.8000]])
     """
     with np.errstate(over="ignore"):  # overflow is reported below
@@ -102,7 +102,7 @@ def evenly_spaced_indices(num_items: int, max_count: int) -> np.ndarray:
 def iter_normalized_blocks(features: np.ndarray, device: torch.device | str) -> Iterator[tuple[int, Tensor]]:
     """Yield each block's first row index and its rows at unit length."""
     for first in range(0, len(features), BLOCK_ROWS):
-        yield first, normalize_rows(features[first : first + BLOCK_ROWS], device, first_item=first)
+        yield first, normalize_nonzero_rows(features[first : first + BLOCK_ROWS], device, first_item=first)
 
 
 def top_scores_and_indices(
@@ -132,7 +132,7 @@ def top_scores_and_indices(
     rows = np.arange(len(features)) if candidates is None else candidates
     for first in range(0, len(rows), BLOCK_ROWS):
         block = rows[first : first + BLOCK_ROWS]
-        cosines = normalize_rows(features[block], query.device, first_item=int(block[0])) @ query
+        cosines = normalize_nonzero_rows(features[block], query.device, first_item=int(block[0])) @ query
         best = torch.cat([best, cosines if bonuses is None else cosines + bonuses[block].to(query.device)])
         places = torch.cat([places, torch.from_numpy(block).to(query.device)])
         order = best.argsort(descending=True, stable=True)[:count]
@@ -149,7 +149,7 @@ class ApproximateFeatureIndex:
 
     def candidate_indices(self, query: Tensor, count: int) -> np.ndarray:
         """Return sorted candidate rows that include most of the `count` nearest rows."""
-        rows = normalize_rows(query.cpu().numpy()[None], "cpu").numpy()
+        rows = normalize_nonzero_rows(query.cpu().numpy()[None], "cpu").numpy()
         _, places = self.faiss_index.search(rows, min(10 * count, len(self.features)))
         return np.unique(places[places >= 0])
 
@@ -161,7 +161,7 @@ class ApproximateFeatureIndex:
             right = places.reshape(-1)
             left, right = left[right >= 0], right[right >= 0]
             unique, inverse = np.unique(right, return_inverse=True)
-            vectors = normalize_rows(self.features[unique], "cpu")
+            vectors = normalize_nonzero_rows(self.features[unique], "cpu")
             cosines = torch.cat([
                 (rows[left[part]] * vectors[inverse[part]]).sum(1)
                 for part in np.array_split(np.arange(len(left)), max(1, len(left) // BLOCK_ROWS))
@@ -215,7 +215,7 @@ def _build_index(faiss: Any, features: np.ndarray) -> Any:
     cells = max(1, min(round(4 * math.sqrt(items)), items // 39))  # faiss requires 39 training rows a cell
     faiss_index = faiss.index_factory(width, f"IVF{cells},SQ8", faiss.METRIC_INNER_PRODUCT)
     training_rows = evenly_spaced_indices(items, max(100_000, 64 * cells))
-    faiss_index.train(normalize_rows(features[training_rows], "cpu").numpy())
+    faiss_index.train(normalize_nonzero_rows(features[training_rows], "cpu").numpy())
     for _, rows in iter_normalized_blocks(features, "cpu"):
         faiss_index.add(rows.numpy())
     faiss_index.nprobe = min(32, cells)

@@ -132,7 +132,7 @@ def _add_plans_to_page(
     samples, items, last = run.figure_arrays, int(run.figure_arrays["plan_items"]), snapshots[-1]
     labels = samples.get("plan_labels")
     classes = [run.class_names[label] for label in labels] if labels is not None else [""] * items
-    kept = plan_to_target_mass_ratios(last, items)
+    kept = mass_to_target_ratio_per_item(last, items)
     drops_mass = last.total_mass < 1 - UNIT_MASS_TOLERANCE
     least = np.argsort(kept, kind="stable")[:6]
     dropped = [(int(k), classes[k], float(kept[k])) for k in least if drops_mass and kept[k] < 1 - UNIT_MASS_TOLERANCE]
@@ -187,7 +187,7 @@ def quantize_masses(mass: Array, scale: LogScale) -> np.ndarray[Any, Any]:
     return codes.round().clip(0, 255).astype(np.uint8)
 
 
-def plan_to_target_mass_ratios(snapshot: PlanSnapshot, num_items: int) -> np.ndarray[Any, Any]:
+def mass_to_target_ratio_per_item(snapshot: PlanSnapshot, num_items: int) -> np.ndarray[Any, Any]:
     """Return plan mass divided by target mass for each item, ``(num_items,)``.
 
     All ratios are 1 if rows are not items.
