@@ -25,7 +25,7 @@ from contraport.training.components.assembly import build_components
 from contraport.training.components.model_builder import load_initial_weights, with_defaults_from_weights
 from contraport.training.step.training_module import TrainingModule
 
-__getattr__ = keep_deprecated_module_names(__name__, replay="load_failed_step")
+__getattr__ = keep_deprecated_module_names("contraport.training", replay="load_failed_step")
 
 
 @keep_deprecated_attributes(part="micro_batch")
