@@ -62,7 +62,7 @@ class EmbeddedBatch(NamedTuple):
     weights_from_plan: WeightsFromPlan | None = None
     mined_negatives: tuple[ExtraNegatives, ...] = ()
 
-    def present_and_weights_kwargs(self, *views: int) -> dict[str, Any]:
+    def present_and_plan_weights_kwargs(self, *views: int) -> dict[str, Any]:
         """Return keyword arguments for missing views and for weights from a plan."""
         kwargs: dict[str, Any] = {}
         if self.present is not None:
@@ -218,9 +218,11 @@ class JointOrPairwiseLoss(ObjectiveStepLoss):
     def forward(self, embedded: EmbeddedBatch) -> Tensor:
         batch, queries = embedded.batch, embedded.queries
         if self._takes_all_views or len(queries) == 2:
-            return self.call_objective(batch, *queries, **embedded.present_and_weights_kwargs())
+            return self.call_objective(batch, *queries, **embedded.present_and_plan_weights_kwargs())
         losses = [
-            self.call_objective(batch, queries[v], queries[w], pair=(v, w), **embedded.present_and_weights_kwargs(v, w))
+            self.call_objective(
+                batch, queries[v], queries[w], pair=(v, w), **embedded.present_and_plan_weights_kwargs(v, w)
+            )
             for w, v in embedded.list_query_key_view_pairs(core_view_only=self._has_core_view)
             if v < w  # each unordered pair once; v has keys, as the keys are those of the first views
         ]
@@ -273,7 +275,7 @@ class QueryKeyLoss(ObjectiveStepLoss):
             if embedded.mined_negatives:
                 negatives = embedded.mined_negatives[w]
                 kwargs = {"ids": batch.ids, "negatives": negatives.embeddings, "negative_ids": negatives.ids}
-            kwargs |= embedded.present_and_weights_kwargs(v, w)
+            kwargs |= embedded.present_and_plan_weights_kwargs(v, w)
             losses.append(self.call_objective(batch, embedded.queries[v], positives, pair=(v, w), **kwargs))
         if self.memory is not None:
             self.memory.stage(keys, batch.ids)
