@@ -97,7 +97,7 @@ class LogKernel(ABC):
 
     @property
     def column_input_indices(self) -> tuple[int, ...]:
-        """Indices of the column inputs in `inputs`.
+        """Indices in `inputs` of the tensors with a value per column.
 
         Each comes directly after the corresponding row input.
         """

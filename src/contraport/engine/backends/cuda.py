@@ -242,7 +242,7 @@ class _WeightTerms(NamedTuple):
 
 
 class _WeightVariants(NamedTuple):
-    """Pair weights with one exponential per term, and with a shared one.
+    """Pair weights with one exponential per summand, and with a shared one.
 
     Which form is used is decided on the device: reading the flags would make the host wait.
 

@@ -447,7 +447,7 @@ def _build_term_group(
     remaining_row_exponents: Tensor,
     remaining_column_exponents: Tensor,
 ) -> _TermGroup:
-    """Build a group of k weight terms, given the exponents and factors of each.
+    """Build a group of k summands of the pair weights from exponents and factors.
 
     Args:
         terms: the terms.

@@ -161,7 +161,7 @@ def rescale_factors_kernel(
     row_exponents, column_exponents, row_weights, column_weights, row_factors, column_factors, can_share,
     n, m, max_gap, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Triton kernel that rescales the factors of weight terms to common exponents.
+    """Triton kernel that rescales factors of pair-weight summands to common exponents.
 
     `can_share` is 1 for a term if the exponents differ by at most `max_gap`, so that the factors cannot overflow.
     exp(A_i + B_j) u_i v_j of the program's term is exp(A0_i + B0_j) times the factors. A constant may be moved
@@ -194,7 +194,7 @@ def rescale_factors_kernel(
 
 @triton.jit
 def _exponents_minus_first_term(exponents, term, positions, n):
-    """Return a term's exponents minus the first term's, infinity if undefined."""
+    """Return a summand's exponents minus those of the first, infinity if undefined."""
     own = tl.load(exponents + term * n + positions, mask=positions < n, other=0.0)
     excess = own - tl.load(exponents + positions, mask=positions < n, other=0.0)
     return tl.where(excess == excess, excess, INFINITY)
@@ -202,7 +202,7 @@ def _exponents_minus_first_term(exponents, term, positions, n):
 
 @triton.jit
 def _can_all_share(can_share, TERMS: tl.constexpr):
-    """Return 1 if every term can share the first term's exponential, else 0."""
+    """Return 1 if all summands can share the exponential of the first, else 0."""
     gathered = tl.load(can_share)
     for k in tl.static_range(1, TERMS):
         gathered = gathered & tl.load(can_share + k)

@@ -56,7 +56,7 @@ class KL(Divergence):
         return super().constraint_conflict_message(constraint) if self.conditional else None
 
     def __call__(self, result: BlockResult) -> Tensor:
-        """Return the divergence of each row, (N,); the term of total masses is shared in proportion to target mass."""
+        """Return the divergence of each row, (N,), with its share of the mass difference."""
         if not result.block.pattern.includes_positives:
             check_not_single_item(result)
         target, plan = result.target, result.plan

@@ -137,7 +137,7 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
 
 
 def find_held_out_dataset(settings: Settings) -> Dataset | None:
-    """Load the held-out items; None without a test split."""
+    """Load the held-out items, or return None without a test split."""
     one_split = isinstance(settings.data, torch.utils.data.Dataset) or is_stream(settings.data)
     if one_split or settings.test_fraction == 0:
         return None
@@ -172,7 +172,7 @@ def _check_stream_settings(settings: Settings, stream: Stream) -> None:
 def load_or_draw_mismatched_partners(
     settings: Settings, dataset: Dataset, run: RunFolder | None = None
 ) -> Tensor | None:
-    """Return the index of each item's mismatched partner, ``(n,)``; None without `mismatch`.
+    """Return the index of each item's mismatched partner, or None without `mismatch`.
 
     The partners of a resumed run are loaded.
     """

@@ -28,7 +28,7 @@ from contraport.training.config import Settings
 
 @fork_rng_with_lock([])  # constructing a model draws weights before they are replaced
 def load_initial_weights(settings: Settings, run: RunFolder | None = None) -> InitialWeights | None:
-    """Load the initial weights of the encoders; None if they are random.
+    """Load the initial weights of the encoders, or return None if random.
 
     Those of a resumed `run` are read from its folder. Torch's global random state does not change.
     """

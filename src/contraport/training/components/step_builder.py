@@ -78,7 +78,7 @@ _PART_REPLACEMENT_OPTION_NAMES = "layout", "kernel", "divergence"
 
 
 def build_objective(settings: Settings) -> nn.Module | None:
-    """Build the objective from the settings; None for predictive learning."""
+    """Build the objective from the settings, or return None for predictive learning."""
     if settings.predict is not None:
         return None
     objective, temperature = settings.objective, settings.temperature
@@ -285,7 +285,7 @@ def build_training_module(
 def _build_encoder_freezer(
     settings: Settings, model: Model, momentum_encoder: MomentumEncoder | None, steps_per_epoch: int
 ) -> EncoderFreezer | None:
-    """Build the `EncoderFreezer` of the settings; None if no option needs it."""
+    """Build the `EncoderFreezer`, or return None if no option needs it."""
     if not (settings.freezes_some_encoder or settings.freeze_epochs or settings.lora):
         return None
     steps = settings.freeze_epochs * steps_per_epoch or None
@@ -420,7 +420,7 @@ def _inverse_column_frequencies(dataset: Dataset, objective: nn.Module) -> Tenso
 def _build_embedding_memory(
     settings: Settings, dataset: Dataset, views: int, dimensions: int
 ) -> EmbeddingMemory | None:
-    """Build the queue or bank of the option `negatives`; None for other values."""
+    """Build the queue or bank of `negatives`, or return None for other values."""
     items = len(dataset)
     if settings.negatives == "queue":
         default_size = 65_536 if isinstance(dataset, Stream) else min(65_536, items)

@@ -191,7 +191,7 @@ class DataPreparationSettings(BaseOptions):
 
     @property
     def sample_weight_source(self) -> Literal["plan", "classes", "file", "column"] | None:
-        """Source of the sample weights; None without weights."""
+        """Source of the sample weights, or None without weights."""
         if self.sample_weight is None:
             return None
         if self.sample_weight == "classes":

@@ -178,7 +178,7 @@ class NetworkSettings(BaseOptions):
 
     @property
     def projection_size(self) -> int:
-        """Output size of the projection head; 0 without a projection head."""
+        """Output size of the projection head, or 0 without one."""
         return 0 if self.projection_layers == 0 else self.projection
 
     @property
@@ -198,7 +198,7 @@ class NetworkSettings(BaseOptions):
 
     @property
     def _has_no_trainable_encoder(self) -> bool:
-        """True if no encoder has trainable weights; False for encoders by view."""
+        """True if no encoder has trainable weights and encoders are not set by view."""
         return not isinstance(self.encoder, Mapping) and all(self._untrainable_encoder_mask)
 
     @property

@@ -196,12 +196,12 @@ class ObjectiveSettings(BaseOptions):
 
     @property
     def matryoshka_dims(self) -> tuple[int, ...]:
-        """Embedding sizes of Matryoshka training, largest first; empty without it."""
+        """Embedding sizes of Matryoshka training, largest first, or empty without it."""
         return () if self.matryoshka is None else tuple(parse_matryoshka_weights(self.matryoshka))
 
     @property
     def mined_negatives_spec(self) -> MinedNegativesSpec | None:
-        """Settings of mined negatives; None if negatives are not mined."""
+        """Settings of mined negatives, or None if negatives are not mined."""
         is_mined = self.negatives.partition(":")[0] == MINED_NEGATIVES_NAME
         return parse_mined_negatives(self.negatives) if is_mined else None
 

@@ -151,7 +151,7 @@ def parse_target_spec(text: str, *, check_files: bool = True) -> tuple[str, dict
 
 
 def find_constant_target(text: str) -> Target | None:
-    """Return the target if it is the same for all batches; else None.
+    """Return the target if it is the same for all batches, else None.
 
     >>> find_constant_target("domains:alpha=0.1"), find_constant_target("neighbors:k=3")
     (Domains(alpha=0.1), None)

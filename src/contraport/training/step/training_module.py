@@ -194,7 +194,7 @@ class TrainingModule(nn.Module):
 
     @property
     def objective(self) -> nn.Module | None:
-        """The objective that compares embeddings; None for predictive learning."""
+        """Objective that compares embeddings, or None for predictive learning."""
         return self.comparison.objective
 
     def list_all_encoders(self) -> list[nn.Module]:
