@@ -105,7 +105,7 @@ def test_weighted_ngrams_start_at_raw_counts_and_scale_each_hash():
         for number in [*hash_text(text)[0], *hash_text(text)[1]]:
             expected[number % encoder.num_features] += weights[number]
         assert torch.allclose(features.double(), expected / expected.norm(), atol=1e-6)
-    assert encoder.forward_unpooled(texts_to_tensor(["a red bag"])).shape == (1, 3, encoder.num_features)
+    assert encoder.forward_tokens(texts_to_tensor(["a red bag"])).shape == (1, 3, encoder.num_features)
 
 
 @torch.no_grad()

@@ -80,7 +80,7 @@ def test_rejects_encoders_without_vectors():
         def forward(self, items):
             return items
 
-        def forward_unpooled(self, items):
+        def forward_tokens(self, items):
             return items[:, None, :2]
 
     with raises_usage_error("encoder.vectors_shape"):

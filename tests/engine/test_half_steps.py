@@ -16,10 +16,10 @@ from contraport.engine import (
     LabelExclusion,
     LinkPlusLogCost,
     LogOfFunction,
-    LogOnePlusHinge,
     LogPower,
     RationalQuadratic,
     Relaxation,
+    ScaledLog1p,
     StudentT,
     backend,
     choose_backend_name,
@@ -291,7 +291,7 @@ def test_links_over_a_biased_cost(monkeypatch, name, kernel):
     bias = torch.randn(9, dtype=torch.float64, requires_grad=True)
     for link, psi in [
         (LogPower(2), lambda t: t.clamp_min(0) ** 2),
-        (LogOnePlusHinge(3), lambda t: (1 + t).clamp_min(0) ** 3),
+        (ScaledLog1p(3), lambda t: (1 + t).clamp_min(0) ** 3),
         (LogOfFunction(torch.sigmoid), torch.sigmoid),
     ]:
         geometry = Geometry(kernel(x, y)).with_link(link, factor=1.5, row_shift=bias)

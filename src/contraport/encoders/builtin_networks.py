@@ -129,7 +129,7 @@ class SmallCNN(nn.Module):
         pixels: Tensor = self.layers(images)
         return pixels.mean(dim=(2, 3))
 
-    def forward_unpooled(self, images: Tensor) -> Tensor:
+    def forward_tokens(self, images: Tensor) -> Tensor:
         """Return the features of each patch, ``(b, patches, num_features)``."""
         patches: Tensor = self.layers(images)
         return patches.flatten(2).transpose(1, 2)
@@ -230,9 +230,9 @@ class SmallTCN(nn.Module):
 
     def forward(self, series: Tensor) -> Tensor:
         """Return the representation, ``(b, num_features)``."""
-        return self.forward_unpooled(series).mean(dim=1)
+        return self.forward_tokens(series).mean(dim=1)
 
-    def forward_unpooled(self, series: Tensor) -> Tensor:
+    def forward_tokens(self, series: Tensor) -> Tensor:
         """Return the features of each time step, ``(b, T, num_features)``."""
         steps: Tensor = self.blocks(self.entry(series))
         return steps.transpose(1, 2)
@@ -417,7 +417,7 @@ class SmallText(nn.Module):
         residual: Tensor = self.layers(bags)
         return bags + residual
 
-    def forward_unpooled(self, text_bytes: Tensor) -> Tensor:
+    def forward_tokens(self, text_bytes: Tensor) -> Tensor:
         """Return the features of each word, ``(b, words, num_features)``."""
         return apply_to_nonzero_vectors(self, split_into_padded_words(text_bytes))
 
@@ -456,7 +456,7 @@ class NgramCountsWithLearnedWeights(nn.Module):
         values = present * torch.exp(LOG_WEIGHT_SCALE * log_weights)
         return _sum_by_bucket_and_normalize(hashes, values, self.num_features).to(dtype)
 
-    def forward_unpooled(self, text_bytes: Tensor) -> Tensor:
+    def forward_tokens(self, text_bytes: Tensor) -> Tensor:
         """Return the features of each word, ``(b, words, num_features)``."""
         return apply_to_nonzero_vectors(self, split_into_padded_words(text_bytes))
 

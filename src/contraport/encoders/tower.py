@@ -106,12 +106,12 @@ class Tower(nn.Module):
         steps; those of zeros are padding.
         """
         standardized = self.standardize(items)
-        features: Tensor = self.encoder(standardized) if pooled else self._encode_unpooled(standardized)
+        features: Tensor = self.encoder(standardized) if pooled else self._encode_tokens(standardized)
         return features
 
-    def _encode_unpooled(self, items: Tensor) -> Tensor:
+    def _encode_tokens(self, items: Tensor) -> Tensor:
         """Return the vectors of each item's tokens, patches or time steps."""
-        function = getattr(self.encoder, "forward_unpooled", None) or getattr(self.encoder, "forward_features", None)
+        function = getattr(self.encoder, "forward_tokens", None) or getattr(self.encoder, "forward_features", None)
         name = type(self.encoder).__name__
         if function is None:
             message = (

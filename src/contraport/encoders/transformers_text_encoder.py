@@ -101,7 +101,7 @@ class TransformersTextEncoder(nn.Module):
         weights = mask.to(states.dtype)[:, :, None]
         return (states * weights).sum(1) / weights.sum(1).clamp(min=1)
 
-    def forward_unpooled(self, text_bytes: Tensor) -> Tensor:
+    def forward_tokens(self, text_bytes: Tensor) -> Tensor:
         """Return the state of each token, ``(b, tokens, num_features)``, zeros for padding."""
         device = next(self.parameters()).device
         tokens, mask = (part.to(device) for part in self.tokenize_with_mask(tensor_to_texts(text_bytes)))

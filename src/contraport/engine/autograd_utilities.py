@@ -77,9 +77,9 @@ def differentiable_gradients(
     return [next(gradients) if needed and v is not None else None for v, needed in zip(views, needs_grad, strict=True)]
 
 
-def autocast_disabled(like: Tensor) -> AbstractContextManager[object]:
+def autocast_disabled(tensor: Tensor) -> AbstractContextManager[object]:
     """Return a context that disables autocast on the device of a tensor."""
-    kind = like.device.type
+    kind = tensor.device.type
     if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
         return torch.autocast(kind, enabled=False)
     return nullcontext()

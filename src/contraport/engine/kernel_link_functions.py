@@ -123,13 +123,13 @@ class LogPower(Link):
 
 
 @dataclass(frozen=True)
-class LogOnePlusHinge(Link):
-    """Link h(T) = power * log(1 + T), minus infinity where T <= -1."""
+class ScaledLog1p(Link):
+    """Link h(T) = factor * log(1 + T), minus infinity where T <= -1."""
 
-    power: float = 1.0
+    factor: float = 1.0
 
     def value(self, t: Tensor) -> Tensor:
-        return torch.where(t <= -1, -torch.inf, self.power * torch.where(t <= -1, 0, t).log1p())
+        return torch.where(t <= -1, -torch.inf, self.factor * torch.where(t <= -1, 0, t).log1p())
 
     def derivative(self, t: Tensor) -> Tensor:
-        return torch.where(t <= -1, 0, self.power / (1 + torch.where(t <= -1, 0, t)))
+        return torch.where(t <= -1, 0, self.factor / (1 + torch.where(t <= -1, 0, t)))

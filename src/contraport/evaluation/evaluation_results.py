@@ -13,6 +13,9 @@ from contraport.metrics.intervals import Difference
 from contraport.metrics.registry import BASELINE_TITLES, INITIAL_ENCODER_BASELINE_TITLES
 from contraport.options import keep_deprecated_attributes
 
+EncoderMetricRow = dict[str, Any]
+"""Name of an encoder, key and value of a metric, and the ends of its interval."""
+
 
 class MetricValue(NamedTuple):
     """Value of a metric, with its 95% confidence interval if it has one."""
@@ -67,7 +70,7 @@ class Evaluation(dict[str, Any]):
         ends = {key: intervals.get(key) or {"low": None, "high": None} for key in self["rows"][encoder]}
         return {key: MetricValue(value, **ends[key]) for key, value in self["rows"][encoder].items()}
 
-    def to_rows(self) -> list[dict[str, Any]]:
+    def to_rows(self) -> list[EncoderMetricRow]:
         """Return a row for each encoder and metric, for ``pandas.DataFrame(evaluation.to_rows())``.
 
         The ends of the confidence interval are None for metrics without one.
@@ -103,7 +106,7 @@ class Evaluation(dict[str, Any]):
 class EvaluationsByRun(dict[str, Evaluation]):
     """Evaluation results of several runs, by path of the run folder."""
 
-    def to_rows(self) -> list[dict[str, Any]]:
+    def to_rows(self) -> list[EncoderMetricRow]:
         """Return a row for each run, encoder and metric, for ``pandas.DataFrame``."""
         return [{"run": path, **row} for path, result in self.items() for row in result.to_rows()]
 

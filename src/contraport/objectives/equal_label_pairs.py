@@ -171,9 +171,9 @@ class PairSet:
         """Return the number of pairs in each row as integers, (N,)."""
         return self.apply(torch.ones(self.shape[1], dtype=torch.long, device=self.equalities[0].rows.device))
 
-    def row_counts(self, like: Tensor) -> Tensor:
-        """Return the number of pairs per row, (N,), in the dtype of `like`."""
-        return self.row_mass().to(like.dtype)
+    def row_counts(self, dtype: torch.dtype) -> Tensor:
+        """Return the number of pairs in each row, (N,)."""
+        return self.row_mass().to(dtype)
 
     def dense(self) -> Tensor:
         """Return the set as an (N, M) tensor of zeros and ones."""

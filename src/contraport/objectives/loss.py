@@ -57,6 +57,7 @@ class CatalogOrigin:
     mass="last_plan_mass",
     last_mass="last_plan_mass",
     multi_view="takes_all_views",
+    compares_sets="accepts_vector_sets",
 )
 class Loss(nn.Module, ABC):
     """Base class of losses on embeddings, whose plans can be inspected.
@@ -69,7 +70,7 @@ class Loss(nn.Module, ABC):
         compares_items: Whether items are compared with items, rather than coordinates with coordinates.
         has_negatives: Whether the loss pushes items apart, so that a batch needs several items.
         requires_ids: Whether the loss keeps a state for each item, so that a call needs ``ids=``.
-        compares_sets: Whether items may be sets of vectors, (n, t, d).
+        accepts_vector_sets: Whether items may be sets of vectors, (n, t, d).
         stop_gradient: Whether the columns are detached, as the targets of a momentum encoder are.
     """
 
@@ -83,8 +84,8 @@ class Loss(nn.Module, ABC):
     stop_gradient: bool
 
     @property
-    def compares_sets(self) -> bool:
-        """True if items are sets of vectors, (n, t, d) per view."""
+    def accepts_vector_sets(self) -> bool:
+        """True if items may be sets of vectors, (n, t, d) per view."""
         return False
 
     @abstractmethod

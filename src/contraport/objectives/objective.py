@@ -121,7 +121,7 @@ class Objective(Loss):
         return Objective(layout, self.kernel, self.constraint, self.target, self.divergence, self.penalties)
 
     @property
-    def compares_sets(self) -> bool:
+    def accepts_vector_sets(self) -> bool:
         return self.kernel.compares_sets
 
     @property
@@ -197,8 +197,7 @@ class Objective(Loss):
             return None
         bounds = []
         for pattern in patterns:
-            like = torch.empty(0, dtype=torch.float64, device=pattern.row_items.device)
-            log_candidates = float(pattern.compared_pairs().row_counts(like).log().mean())
+            log_candidates = float(pattern.compared_pairs().row_counts(torch.float64).log().mean())
             bounds.append(pattern.block_weight * log_candidates)
         return (math.fsum(bounds) - float(value)) / math.fsum(pattern.block_weight for pattern in patterns)
 
@@ -403,8 +402,8 @@ class SumLoss(Loss):
         self._first_objective.temperature = value
 
     @property
-    def compares_sets(self) -> bool:
-        return all(objective.compares_sets for objective, _ in self.iterate_objectives_with_weights())
+    def accepts_vector_sets(self) -> bool:
+        return all(objective.accepts_vector_sets for objective, _ in self.iterate_objectives_with_weights())
 
     @property
     def requires_weights(self) -> bool:

@@ -68,7 +68,7 @@ def find_late_interaction(run: RunFolder) -> LateInteraction | None:
     except UsageError as error:  # an objective of another version; its encoder can still be used
         log.warning("Items are compared by one vector each: the run's objective cannot be built. %s", error)
         return None
-    if not isinstance(objective, Loss) or not objective.compares_sets:
+    if not isinstance(objective, Loss) or not objective.accepts_vector_sets:
         return None
     return next(module for module in objective.modules() if isinstance(module, LateInteraction))
 

@@ -61,6 +61,19 @@ class ViewAuditState(NamedTuple):
     trusted_views: Tensor
 
 
+class ViewPairScores(NamedTuple):
+    """Scores of each pair of views, for `n` items and `d` decoys.
+
+    Attributes:
+        items_then_decoys: scores of the items, then of the decoys, ``(n + d, pairs)``.
+        fresh_decoys: scores of decoys that were not trained on, ``(d, pairs)``. NaN stands for pairs without the
+            replaced view, and for decoys for which no other partner was found.
+    """
+
+    items_then_decoys: Tensor
+    fresh_decoys: Tensor
+
+
 class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
     """Training callback that scores views between epochs and drops suspected ones."""
 
@@ -110,7 +123,7 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
 
     def _compute_next_state(self, epoch: int) -> ViewAuditState:
         last, items = self.last_state, len(self._dataset)
-        scores, fresh_scores = self._score_positions_and_fresh_decoys()
+        scores, fresh_scores = self._score_view_pairs()
         trained_scores, number = scores[items:], 1
         if last is not None:
             number += last.num_scorings
@@ -147,12 +160,8 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
             epoch, number, scores, rates, torch.from_numpy(view_rates), view_scores, memorized, positions, trusted
         )
 
-    def _score_positions_and_fresh_decoys(self) -> tuple[Tensor, Tensor]:
-        """Score training items, ``(n + d, pairs)``, and mismatches never trained on, ``(d, pairs)``.
-
-        The positions are the items, then the decoys. Each column is a pair of views. Fresh decoys were not trained on.
-        Their scores are NaN for pairs without the replaced view, and for decoys for which no other partner was found.
-        """
+    def _score_view_pairs(self) -> ViewPairScores:
+        """Score all pairs of views of items, decoys and fresh decoys."""
         dataset, decoys, items = self._dataset, self._dataset.decoy_pairs, len(self._dataset)
         features, _ = encode_and_project_views(self._pipeline.model, dataset, self._pipeline.views, self._loader_config)
         sources = [features]
@@ -178,7 +187,7 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
         scores, fresh_scores = torch.stack(columns, dim=1).split([items + len(partners), len(partners)])
         has_view = torch.tensor([[view in pair for pair in self._view_pairs] for view in range(len(dataset.shapes))])
         is_known = has_view[dataset.replaced_view_indices] & (partners != decoys.first)[:, None]
-        return scores, fresh_scores.where(is_known, torch.nan)
+        return ViewPairScores(scores, fresh_scores.where(is_known, torch.nan))
 
     def _select_positions_and_view_mask(self, view_scores: Tensor, *, with_decoys: bool) -> tuple[Tensor, Tensor]:
         """Return sorted training positions and the mask of trusted views.

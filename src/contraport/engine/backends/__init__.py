@@ -251,14 +251,14 @@ def explain_backend(geometry: Geometry, num_half_steps: int = 1) -> str:
     return text
 
 
-def communication_dtype(like: Tensor) -> torch.dtype:
+def communication_dtype(embeddings: Tensor) -> torch.dtype:
     """Return the dtype in which processes send embeddings.
 
-    It is bfloat16 if matrix products use it, else `like.dtype`.
+    It is bfloat16 if matrix products use it, else that of the embeddings.
     """
     precision = PRECISION_DTYPES[_precision.get()]
-    on_gpu = like.is_cuda and like.dtype == torch.float32 and precision == torch.bfloat16
-    return torch.bfloat16 if on_gpu or uses_cpu_bfloat16(like, precision) else like.dtype
+    on_gpu = embeddings.is_cuda and embeddings.dtype == torch.float32 and precision == torch.bfloat16
+    return torch.bfloat16 if on_gpu or uses_cpu_bfloat16(embeddings, precision) else embeddings.dtype
 
 
 def choose_backend_config(geometry: Geometry, num_half_steps: int = 1, num_passes: int | None = None) -> BackendConfig:

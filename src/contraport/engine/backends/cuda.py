@@ -518,14 +518,14 @@ def _empty_gradient_and_sums(z: Tensor) -> tuple[Tensor, Tensor]:
     return torch.empty_like(z, dtype=torch.float32), z.new_empty(z.shape[0], dtype=torch.float32)
 
 
-def _stack_labels_and_exceptions(masks: Sequence[LabelExclusion], side: int, like: Tensor) -> Tensor:
+def _stack_labels_and_exceptions(masks: Sequence[LabelExclusion], side: int, z: Tensor) -> Tensor:
     """Return the labels and exception labels of all masks, stacked as int64.
 
-    `side` is 0 for rows and 1 for columns; each mask has a row of labels, then one of exceptions.
+    `side` is 0 for rows and 1 for columns, with vectors `z`. Each mask has a row of labels, then one of exceptions.
     """
     pairs = [(mask.labels, mask.labels if mask.exception_labels is None else mask.exception_labels) for mask in masks]
     stacked = [labels[side].to(torch.int64) for pair in pairs for labels in pair]
-    return torch.stack(stacked) if stacked else torch.empty(0, len(like), dtype=torch.int64, device=like.device)
+    return torch.stack(stacked) if stacked else torch.empty(0, len(z), dtype=torch.int64, device=z.device)
 
 
 def _find_link_kernel_arguments(link: Link | None) -> tuple[str, float, float] | None:

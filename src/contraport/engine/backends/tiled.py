@@ -368,9 +368,11 @@ class StoredPairPasses(StreamedPairPasses):
         return Tile(rows, columns, kernel, t, self.is_symmetric and rows != columns)
 
 
-def uses_cpu_bfloat16(like: Tensor, precision: torch.dtype) -> bool:
+def uses_cpu_bfloat16(embeddings: Tensor, operand_dtype: torch.dtype) -> bool:
     """Return whether tiles are multiplied in bfloat16 on a CPU."""
-    return precision == torch.bfloat16 and like.dtype == torch.float32 and has_fast_cpu_bfloat16(like.device)
+    if operand_dtype != torch.bfloat16 or embeddings.dtype != torch.float32:
+        return False
+    return has_fast_cpu_bfloat16(embeddings.device)
 
 
 def has_fast_cpu_bfloat16(device: torch.device) -> bool:

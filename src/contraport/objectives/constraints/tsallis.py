@@ -12,8 +12,8 @@ from torch import Tensor
 from contraport.engine import (
     Geometry,
     HostLoop,
-    LogOnePlusHinge,
     PolynomialTailLink,
+    ScaledLog1p,
     is_in_torch_func,
     row_log_sums,
     run_host_loop,
@@ -119,7 +119,7 @@ class TsallisProblem(HostLoop):
 
         The kernel is a multiple of [(order - 1) (logit - threshold)]_+^exponent.
         """
-        link = LogOnePlusHinge(exponent) if self.order > 1 else PolynomialTailLink(-exponent)
+        link = ScaledLog1p(exponent) if self.order > 1 else PolynomialTailLink(-exponent)
         scale = 1 / abs(self.potential_minus_threshold)
         return self.logit_geometry.with_link(link, factor=scale, row_shift=-potential * scale)
 

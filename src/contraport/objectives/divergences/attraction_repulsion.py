@@ -410,4 +410,4 @@ class ContrastiveEnergy(Divergence):
             energy = (mass.detach() if self.detach_plan else mass) * energy
         if pattern.includes_positives or pattern.has_no_empty_row_or_column:
             return energy
-        return energy.masked_fill(pattern.compared_pairs().row_counts(plan.f) == 0, 0)
+        return energy.masked_fill(pattern.compared_pairs().row_counts(plan.f.dtype) == 0, 0)

@@ -77,7 +77,7 @@ def scale_rows_by_target_mass(result: BlockResult, values: Tensor) -> Tensor:
 
 def log_candidate_counts_per_row(result: BlockResult) -> Tensor:
     """Return the log of each row's number of compared pairs, (N,)."""
-    return result.block.pattern.compared_pairs().row_counts(result.plan.f).clamp_min(1).log()
+    return result.block.pattern.compared_pairs().row_counts(result.plan.f.dtype).clamp_min(1).log()
 
 
 def log_mean_kernel_of_block(result: BlockResult) -> Tensor:
@@ -88,7 +88,7 @@ def log_mean_kernel_of_block(result: BlockResult) -> Tensor:
     """
     plan = result.plan
     log_row_sums = plan.kernel_log_row_sums()
-    count = result.block.pattern.compared_pairs().row_counts(plan.f).sum()
+    count = result.block.pattern.compared_pairs().row_counts(plan.f.dtype).sum()
     nonempty = count > 0
     total = torch.where(nonempty, log_row_sums, 0).logsumexp(0)
     return total - torch.where(nonempty, count, len(log_row_sums)).log()

@@ -254,7 +254,8 @@ class ClosedFormQuadratic(KernelDivergence):
 
     def __call__(self, result: BlockResult) -> Tensor:
         plan, compared = result.plan, result.block.pattern.compared_pairs()
-        totals, counts = -plan.kernel_geometry.log_kernel.row_inner_products(compared), compared.row_counts(plan.f)
+        totals = -plan.kernel_geometry.log_kernel.row_inner_products(compared)
+        counts = compared.row_counts(plan.f.dtype)
         mass = 1.0
         if self.mass_constraint == "simplex":
             totals, counts, mass = totals.sum(), counts.sum(), float(len(plan.f))

@@ -303,7 +303,7 @@ class PlanUniformity(Divergence):
     def __call__(self, result: BlockResult) -> Tensor:
         plan, negatives = result.plan, result.block.pattern.different_item_pairs()
         positive_mass = plan.log_at(*result.block.pattern.positives).exp().sum()
-        row_counts, column_counts = negatives.row_counts(plan.f), negatives.T.row_counts(plan.g)
+        row_counts, column_counts = negatives.row_counts(plan.f.dtype), negatives.T.row_counts(plan.g.dtype)
         count = row_counts.sum()
         # A difference of nearly equal masses if the positives have almost all: below 0 it is a rounding error.
         mean = (plan.mass() - positive_mass).clamp_min(0) / count.clamp_min(1)

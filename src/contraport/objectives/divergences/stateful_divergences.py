@@ -95,7 +95,7 @@ class NoiseContrastiveEstimation(nn.Module, KernelDivergence):
         """Return the cross-entropy of each row, (N,)."""
         good = result.block.shape[1] > 1
         check(good, "z0: must have at least 2 items, or negatives=, as NCE needs noise, got 1.", "single_item")
-        compared = result.block.pattern.compared_pairs().row_counts(result.plan.f)
+        compared = result.block.pattern.compared_pairs().row_counts(result.plan.f.dtype)
         past = self.log_normalizer
         training = should_update_averages(self)
         with torch.no_grad():

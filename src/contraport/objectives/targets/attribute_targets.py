@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from contraport._utils.formatting import format_options, is_flag_style_active
@@ -164,10 +163,10 @@ class Domains(Target):
 
 def _build_piecewise_target(block: Block, levels: tuple[tuple[float, PairSet], ...]) -> PiecewiseConstantTargetPlan:
     """Build the target plan of weighted pair sets, with row masses 1/N."""
-    n, like = block.shape[0], torch.empty(0, dtype=block.compute_dtype, device=block.x.device)
-    counts = [pairs.row_counts(like) if level == 1 else level * pairs.row_counts(like) for level, pairs in levels]
+    n, dtype = block.shape[0], block.compute_dtype
+    counts = [pairs.row_counts(dtype) if level == 1 else level * pairs.row_counts(dtype) for level, pairs in levels]
     totals = sum(counts[1:], counts[0])
-    nonempty = (totals > 0).to(like.dtype)
+    nonempty = (totals > 0).to(dtype)
     # Bounded before the reciprocal, so that empty rows give 0 rather than NaN.
     row_scale = (totals.clamp_min(1e-30) * n).reciprocal() * nonempty
     return PiecewiseConstantTargetPlan(levels, row_scale, cached_row_mass=nonempty / n)

@@ -51,11 +51,11 @@ from contraport.training.step.embedding_memory import EmbeddingMemory, MovingAve
 from contraport.training.step.momentum_and_predictor import MomentumEncoder, Predictor
 from contraport.training.step.step_losses import (
     CrossViewReconstructionLoss,
-    DistillationLoss,
     JointOrPairwiseLoss,
     ObjectiveStepLoss,
     PrototypeLoss,
     QueryKeyLoss,
+    QueueDistillationLoss,
     StepLoss,
     get_forward_parameter_names,
 )
@@ -341,7 +341,7 @@ def _build_objective_loss(
     sizes, number = [model.tower(view).projection_width for view in range(len(model.towers))], len(views.shapes)
     message = f"projection: required, since the encoders have feature sizes {sizes}; got 0."
     check(len(set(sizes)) == 1, message, "sizes_differ")
-    if isinstance(objective, Loss) and objective.compares_sets:
+    if isinstance(objective, Loss) and objective.accepts_vector_sets:
         _check_late_interaction_settings(settings)
     largest = max(settings.matryoshka_dims, default=sizes[0])
     message = f"matryoshka: the largest must be {sizes[0]}, the size of the compared embeddings, got {largest}."
@@ -358,7 +358,9 @@ def _build_objective_loss(
     if settings.prototypes == PROTOTYPES_FROM_TEACHER:
         assert teacher is not None
         queue_size = settings.queue_size or max(1, min(8_192, len(dataset) // 2))
-        loss = DistillationLoss(objective, normalize_and_reduce_by_svd(teacher, sizes[0]), queue_size, views=number)
+        loss = QueueDistillationLoss(
+            objective, normalize_and_reduce_by_svd(teacher, sizes[0]), queue_size, views=number
+        )
     elif settings.prototypes is not None:
         loss = PrototypeLoss(objective, int(settings.prototypes), sizes[0], views=number)
     else:

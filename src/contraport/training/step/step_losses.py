@@ -362,7 +362,7 @@ class PrototypeLoss(ObjectiveStepLoss):
         self.prototypes.copy_(F.normalize(self.prototypes))
 
 
-class DistillationLoss(ObjectiveStepLoss):
+class QueueDistillationLoss(ObjectiveStepLoss):
     """Distillation in which views predict similarities to a queue of teacher features.
 
     The features of the batch and of the most recent items before it are pseudo-classes, each with its own feature as

@@ -190,7 +190,7 @@ class TrainingModule(nn.Module):
         self.mined_layout = mined_layout
         self.uses_cached_features = False
         self._num_key_views = count_views_used_as_keys(model, views.shapes)
-        self._pooled = not (isinstance(self.objective, Loss) and self.objective.compares_sets)
+        self._pooled = not (isinstance(self.objective, Loss) and self.objective.accepts_vector_sets)
 
     @property
     def objective(self) -> nn.Module | None:
