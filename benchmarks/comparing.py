@@ -25,7 +25,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from contraport import embed, train
 from contraport._utils.files import write_npz
 from contraport.cli import main as contraport
-from contraport.comparison.grid import get_suites_folder, load_suite
+from contraport.comparison.grid_builder import get_suites_folder, load_suite
 from contraport.data import load
 
 RESULTS = Path("benchmarks/results/suites")

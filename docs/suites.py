@@ -17,7 +17,7 @@ from contraport.comparison.comparison_tables import (
     format_mean_and_half_width,
     significant_difference_arrow,
 )
-from contraport.comparison.grid import get_suites_folder, load_suite
+from contraport.comparison.grid_builder import get_suites_folder, load_suite
 from contraport.comparison.result_statistics import (
     HELD,
     NOT_HELD,

@@ -12,8 +12,7 @@ from tests.errors import raises_usage_error
 
 from contraport.cli.parsing import parse_command_line
 from contraport.comparison.command_options import COMPARE_COMMAND_SPEC
-from contraport.comparison.grid import get_suites_folder, load_suite
-from contraport.comparison.grid_builder import build_grid
+from contraport.comparison.grid_builder import build_grid, get_suites_folder, load_suite
 from contraport.errors import UsageError
 from contraport.training.config import DataPreparationSettings
 from contraport.training.run_folder_setup import resolve_settings

@@ -10,7 +10,7 @@ import contraport
 from contraport.cli import main
 from contraport.cli.commands import get_command
 from contraport.cli.parsing import parse_command_line
-from contraport.comparison.grid import load_suite
+from contraport.comparison.grid_builder import load_suite
 from contraport.data import load
 from tests.docs.pages import ROOT
 

@@ -57,7 +57,7 @@ def _build_rows(what: str) -> list[dict[str, str]]:
                 rows.append({"name": one.key, "summary": one.summary, "group and unit": group_and_unit})
             return rows
     # Here, not above: the other lists need no torch.
-    from contraport.comparison.grid import load_suite, suite_paths_by_name
+    from contraport.comparison.grid_builder import load_suite, suite_paths_by_name
 
     return [
         {

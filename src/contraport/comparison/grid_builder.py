@@ -10,27 +10,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import yaml
+
+import contraport
 from contraport._utils.formatting import format_options
 from contraport._utils.spec_parser import parse_setting_value, split_at_outer_commas, strip_quotes
 from contraport.catalog import OBJECTIVES, RECIPES
 from contraport.catalog.data_option_parsers import AUGMENT_NAMES
 from contraport.catalog.objectives import OBJECTIVE_FROM_PARTS, get_objective_entry
-from contraport.comparison.command_options import CompareOptions
-from contraport.comparison.grid import (
-    SUITE_ONLY_KEYS,
-    Claim,
-    Column,
-    Grid,
-    OptionMap,
-    Row,
-    load_suite,
-    override_options,
-    parse_claim,
-)
-from contraport.errors import UsageError, check, check_name, rename_argument, unknown_name_error
+from contraport.comparison.command_options import COMPARE_COMMAND_SPEC, CompareOptions
+from contraport.comparison.grid import Claim, Column, Grid, OptionMap, Row, override_options
+from contraport.errors import UsageError, check, check_name, rename_argument, unknown_name_error, unreadable_error
 from contraport.metrics import select_metrics_keeping_order
 from contraport.options import get_declared_options, replace_deprecated_options
 from contraport.training.config import TRAIN_OPTIONS, DataPreparationSettings
+
+SUITE_ONLY_KEYS = ("title", "source", "claims", "quick", "not_run")
+"""Keys of a suite that are not options of `compare`."""
+
+CLAIM_FIELD_BY_KEY = dict(zip(("says", "better", "than", "settings", "measure", "each"), Claim._fields, strict=True))
+"""Fields of `Claim` by their keys in the file of a suite."""
 
 
 def build_grid(explicit_options: OptionMap) -> Grid:
@@ -336,3 +335,61 @@ def parse_setting_name_and_options(
             options[option] = parse_setting_value(strip_quotes(rest or default))
     check_train_options(f"settings: {value}", options)
     return "+".join(parts), options
+
+
+def get_suites_folder() -> Path:
+    """Return the folder of the suite files."""
+    package = Path(contraport.__file__).parent
+    inside = package / "suites"
+    return inside if inside.is_dir() else package.parents[1] / "benchmarks" / "suites"
+
+
+def suite_paths_by_name() -> dict[str, Path]:
+    """Return the path of each suite file, by suite name."""
+    return {file.stem: file for file in sorted(get_suites_folder().glob("*.yaml"))}
+
+
+def load_suite(suite: str | Path) -> dict[str, Any]:
+    """Load a suite, given by name or by file path, as a dictionary.
+
+    Raises:
+        UsageError: unknown suite, missing file, or invalid contents.
+    """
+    path = Path(suite)
+    if path.suffix not in (".yaml", ".yml"):
+        suites = suite_paths_by_name()
+        check(not path.is_file(), f"suite: must be a name or end in .yaml, got the file {str(path)!r}.", "suffix")
+        if str(suite) not in suites:
+            raise unknown_name_error("suite", suite, suites, list_command="contraport list suites")
+        path = suites[str(suite)]
+    check(path.is_file(), f"suite: there is no file {str(path)!r}.", "not_found")
+    try:
+        values = yaml.safe_load(path.read_text("utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise unreadable_error(f"suite: {path}", "YAML", error) from error
+    check(isinstance(values, dict), f"suite: {path} must contain keys with values.", "not_a_mapping")
+    values = replace_deprecated_options(COMPARE_COMMAND_SPEC.options_by_name, values)
+    if isinstance(values.get("quick"), dict):
+        values["quick"] = replace_deprecated_options(COMPARE_COMMAND_SPEC.options_by_name, values["quick"])
+    keys = [*(name for name in COMPARE_COMMAND_SPEC.options_by_name if name not in ("suite", "out")), *SUITE_ONLY_KEYS]
+    for key in [*values, *values.get("quick", {})]:
+        check_name(f"suite: {path}: key", key, keys)
+    return values
+
+
+def parse_claim(value: Any) -> Claim:
+    """Parse a claim of a suite from a mapping.
+
+    Raises:
+        UsageError: missing or unknown keys, or wrong values.
+    """
+    is_claim = isinstance(value, Mapping) and {"says", "better", "than"} <= value.keys()
+    check(is_claim, f"claims: must have the keys says, better and than, got {value!r}.", "missing_key")
+    for key in value:
+        check_name("claims: key", key, CLAIM_FIELD_BY_KEY)
+    lists = {key: tuple(value[key]) for key in ("better", "settings") if key in value}
+    has_lists = not any(isinstance(value[key], str) for key in lists)
+    check(has_lists, f"claims: better and settings must be lists of names, got {value!r}.", "not_a_list")
+    each = value.get("each", False)
+    check(isinstance(each, bool), f"claims: each must be true or false, got {each!r}.", "not_a_bool")
+    return Claim(**{CLAIM_FIELD_BY_KEY[key]: entry for key, entry in {**value, **lists}.items()})
