@@ -251,17 +251,19 @@ def suggest_keywords(init: Callable[P, None]) -> Callable[P, None]:
     return call
 
 
-def unreadable_error(where: str, expected_content: str, error: Exception) -> UsageError:
+def unreadable_error(error_prefix: str, expected_content: str, error: Exception) -> UsageError:
     """Build the error for a file that cannot be read.
 
     >>> str(unreadable_error("data: x.npy", ".npy", ValueError("bad\\n  magic")))
     'data: x.npy cannot be read as .npy: bad magic'
     """
-    return UsageError(f"{where} cannot be read as {expected_content}: {one_line_reason(error)}", kind="unreadable")
+    return UsageError(
+        f"{error_prefix} cannot be read as {expected_content}: {one_line_reason(error)}", kind="unreadable"
+    )
 
 
 @contextmanager
-def translate_read_errors(where: str, expected_content: str) -> Iterator[None]:
+def translate_read_errors(error_prefix: str, expected_content: str) -> Iterator[None]:
     """Context manager that converts errors to the `UsageError` for unreadable files.
 
     Readers raise errors of any class on hostile bytes. A `UsageError` passes unchanged.
@@ -276,7 +278,7 @@ def translate_read_errors(where: str, expected_content: str) -> Iterator[None]:
     except UsageError:
         raise
     except Exception as error:
-        raise unreadable_error(where, expected_content, error) from error
+        raise unreadable_error(error_prefix, expected_content, error) from error
 
 
 def one_line_reason(error: BaseException) -> str:

@@ -90,7 +90,7 @@ def max_held_out_group_size(length: int, test_fraction: float = DEFAULT_TEST_FRA
 
 
 def get_test_and_unused_masks(
-    split_names: np.ndarray, where: str
+    split_names: np.ndarray, source_name: str
 ) -> tuple[NDArray[np.bool_] | None, NDArray[np.bool_]]:
     """Return the masks of the test and the unused items.
 
@@ -102,11 +102,10 @@ def get_test_and_unused_masks(
     """
     lower = np.char.lower(split_names.astype(str))
     valid = np.isin(lower, ("train", *TEST_SPLIT_NAMES))
-    message = (
-        f"data: {where}: splits must be 'train' or one of {TEST_SPLIT_NAMES}, got {split_names[~valid][:1].tolist()}."
-    )
+    got = split_names[~valid][:1].tolist()
+    message = f"data: {source_name}: splits must be 'train' or one of {TEST_SPLIT_NAMES}, got {got}."
     check(bool(valid.all()), message, "unknown_split")
-    check("train" in lower, f"data: {where}: must have items of the split 'train', got none.", "no_train_split")
+    check("train" in lower, f"data: {source_name}: must have items of the split 'train', got none.", "no_train_split")
     test_name = next((name for name in TEST_SPLIT_NAMES if name in lower), None)
     if test_name is None:
         return None, np.zeros(len(lower), dtype=bool)

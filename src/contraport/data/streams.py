@@ -134,14 +134,12 @@ class Stream(Dataset):
 
 
 def check_item_view_shapes(
-    where: str, views_as_batches_of_one: Sequence[Tensor], expected_shapes: Sequence[Shape]
+    error_prefix: str, views_as_batches_of_one: Sequence[Tensor], expected_shapes: Sequence[Shape]
 ) -> None:
     """Raise `UsageError` unless an item's views have the expected shapes."""
     shapes = tuple(map(item_shape, views_as_batches_of_one))
-    message = (
-        f"{where}: must have views of shapes {expected_shapes} like item 0, got {shapes}; image_size resizes images."
-    )
-    check(shapes == expected_shapes, message, "shape")
+    message = f"{error_prefix}: must have views of shapes {expected_shapes} like item 0, got {shapes}"
+    check(shapes == expected_shapes, f"{message}; image_size resizes images.", "shape")
 
 
 def check_no_stream(dataset: Dataset) -> None:

@@ -398,14 +398,14 @@ def _list_encoder_sources(
     ]
 
 
-def _resolve_saved_encoders(encoder: Encoders, config: Mapping[str, Any], where: str) -> Encoders:
+def _resolve_saved_encoders(encoder: Encoders, config: Mapping[str, Any], config_path: str) -> Encoders:
     """Return a saved model's encoder names, or the user's modules for them."""
     saved = config.get("encoder")
     names: list[Any] = saved if isinstance(saved, list) else [saved]
     own = [name for name in names if is_user_module_description(name)]
     if encoder is None:
         message = (
-            f"encoder: {where} has the weights of your own module {', '.join(own)}. Pass it: Run(folder, "
+            f"encoder: {config_path} has the weights of your own module {', '.join(own)}. Pass it: Run(folder, "
             "encoder=module), or Model.from_pretrained(folder, encoder=module)."
         )
         check(not own, message, "missing_module")
@@ -420,7 +420,9 @@ def _resolve_saved_encoders(encoder: Encoders, config: Mapping[str, Any], where:
     else:
         modules = [encoder] * len(names) if isinstance(encoder, str | nn.Module) else list(encoder)
     descriptions: list[Any] = serialize_encoder(modules)
-    message = f"encoder: {where} must be given {', '.join(map(str, names))}, got {', '.join(map(str, descriptions))}."
+    message = (
+        f"encoder: {config_path} must be given {', '.join(map(str, names))}, got {', '.join(map(str, descriptions))}."
+    )
     check(bool(own) and descriptions == names, message, "other_encoder")
     return modules
 

@@ -56,26 +56,30 @@ def is_number_text(text: str) -> bool:
     return True
 
 
-def read_category_values(table: pa.Table, name: str, where: str) -> np.ndarray:
+def read_category_values(table: pa.Table, name: str, table_name: str) -> np.ndarray:
     """Read a column of categories, one integer or text per row.
 
     Raises:
         UsageError: a row has no value, or the column is of another type.
     """
     column = get_plain_column(table, name)
-    _check_no_nulls(column, name, "a value", where)
+    _check_no_nulls(column, name, "a value", table_name)
     if is_string(column.type):
         values = np.array(column.to_pylist(), dtype=np.str_)
         row = np.argmax(values == "")
-        message = f"{_describe_column(where, name)}: must have a value in each row, got an empty text in row {row}."
+        message = (
+            f"{_describe_column(table_name, name)}: must have a value in each row, got an empty text in row {row}."
+        )
         check(bool((values != "").all()), message, "missing_value")
         return values
     good = pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)
-    check(good, f"{_describe_column(where, name)}: must be integers or text, got {column.type}.", "not_categorical")
+    check(
+        good, f"{_describe_column(table_name, name)}: must be integers or text, got {column.type}.", "not_categorical"
+    )
     return np.asarray(column.to_numpy())
 
 
-def read_number_columns(table: pa.Table, names: Sequence[str], where: str) -> np.ndarray:
+def read_number_columns(table: pa.Table, names: Sequence[str], table_name: str) -> np.ndarray:
     """Read the number columns of one view as an array ``(n, ...)``.
 
     Several columns of numbers are the features of a vector, ``(n, d)``; one column of lists is ``(n, d)``, of lists of
@@ -85,29 +89,29 @@ def read_number_columns(table: pa.Table, names: Sequence[str], where: str) -> np
         UsageError: texts among the numbers, values that are missing or not finite, or lists of unequal lengths.
     """
     if len(names) == 1 and is_list(table.schema.field(names[0]).type):
-        return _read_list_column(get_plain_column(table, names[0]), _describe_column(where, names[0]))
+        return _read_list_column(get_plain_column(table, names[0]), _describe_column(table_name, names[0]))
     features = []
     for name in names:
-        column, described = get_plain_column(table, name), _describe_column(where, name)
-        _check_no_nulls(column, name, "a number", where)
+        column, error_prefix = get_plain_column(table, name), _describe_column(table_name, name)
+        _check_no_nulls(column, name, "a number", table_name)
         if is_string(column.type):
             values = column.to_pylist()
             row = next((row for row, value in enumerate(values) if not is_number_text(value)), 0)
-            message = f"{described}: must be numbers, got the text {values[row]!r} in row {row}."
+            message = f"{error_prefix}: must be numbers, got the text {values[row]!r} in row {row}."
             raise UsageError(message, kind="not_numeric")
-        check(_is_number(column.type), f"{described}: must be numbers, got {column.type}.", "not_numeric")
+        check(_is_number(column.type), f"{error_prefix}: must be numbers, got {column.type}.", "not_numeric")
         numbers = np.asarray(pc.cast(column, pa.float64(), safe=False).to_numpy())
         if not (finite := np.isfinite(numbers)).all():
             row = int(np.argmin(finite))
-            raise UsageError(f"{described}: must be finite, got {numbers[row]} in row {row}.", kind="not_finite")
+            raise UsageError(f"{error_prefix}: must be finite, got {numbers[row]} in row {row}.", kind="not_finite")
         features.append(numbers)
     return np.stack(features, axis=1)
 
 
-def _read_list_column(column: pa.ChunkedArray, described: str) -> np.ndarray:
+def _read_list_column(column: pa.ChunkedArray, error_prefix: str) -> np.ndarray:
     """Read a column of lists, which may be nested, as one array.
 
-    Error messages begin with `described`.
+    Error messages begin with `error_prefix`.
     """
     values = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     shape = [len(values)]
@@ -117,27 +121,27 @@ def _read_list_column(column: pa.ChunkedArray, described: str) -> np.ndarray:
         if odd.any() or lengths[0] == 0:
             row = np.argmax(odd) * shape[0] // len(lengths)
             message = f"must have lists of one positive length, got lengths {sorted(set(lengths.tolist()))[:5]}"
-            raise UsageError(f"{described}: {message}, see row {row}.", kind="list_lengths")
+            raise UsageError(f"{error_prefix}: {message}, see row {row}.", kind="list_lengths")
         shape.append(int(lengths[0]))
         values = values.flatten()
         values = values.storage if isinstance(values.type, pa.BaseExtensionType) else values
-    message = f"{described}: must have lists of numbers, got lists of {values.type}."
+    message = f"{error_prefix}: must have lists of numbers, got lists of {values.type}."
     check(_is_number(values.type), message, "not_numeric")
     if values.null_count:
         row = np.argmax(values.is_null().to_numpy(zero_copy_only=False)) // (len(values) // shape[0])
-        message = f"{described}: must have a number in each place, got nothing in row {row}."
+        message = f"{error_prefix}: must have a number in each place, got nothing in row {row}."
         raise UsageError(message, kind="missing_value")
     return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(shape)
 
 
-def read_image_file_names(table: pa.Table, name: str, where: str) -> list[str]:
+def read_image_file_names(table: pa.Table, name: str, table_name: str) -> list[str]:
     """Read a column of names of image files.
 
     Raises:
         UsageError: a row has no name, or a text without the suffix of an image.
     """
     column = get_plain_column(table, name)
-    _check_no_nulls(column, name, "the name of an image file", where)
+    _check_no_nulls(column, name, "the name of an image file", table_name)
     files: list[str] = column.to_pylist()
     wrong = [row for row, file in enumerate(files) if PurePath(file).suffix.lower() not in IMAGE_SUFFIXES]
     if wrong:
@@ -145,12 +149,16 @@ def read_image_file_names(table: pa.Table, name: str, where: str) -> list[str]:
         message = f"must be numbers, lists of numbers or names of image files, got {files[row]!r} in row {row}"
         roles = {"classes": {"labels": name}, "names of rows": {"keys": name}, "a text": {"views": [name, "..."]}}
         hint = "declare " + ", ".join(f"{what} by {format_options(columns=columns)}" for what, columns in roles.items())
-        raise UsageError(f"{_describe_column(where, name)}: {message}; {hint}", kind="not_file_names")
+        raise UsageError(f"{_describe_column(table_name, name)}: {message}; {hint}", kind="not_file_names")
     return files
 
 
 def group_sequences_with_first_frames(
-    table: pa.Table, sequence_column: str, views: Sequence[Sequence[str]], constant_columns: Sequence[str], where: str
+    table: pa.Table,
+    sequence_column: str,
+    views: Sequence[Sequence[str]],
+    constant_columns: Sequence[str],
+    table_name: str,
 ) -> tuple[pa.Table, np.ndarray]:
     """Return one merged row per sequence, and the index of its first frame.
 
@@ -160,7 +168,7 @@ def group_sequences_with_first_frames(
         views: columns of each view. In the result the first of them holds the series as lists (d, T) of its d numbers
             over the T frames.
         constant_columns: columns that have one value per sequence.
-        where: name of the table in messages.
+        table_name: name of the table in messages.
 
     Raises:
         UsageError: sequences of unequal lengths, several values of a constant column, or views that are no numbers.
@@ -169,18 +177,22 @@ def group_sequences_with_first_frames(
     >>> group_sequences_with_first_frames(table, "clip", [["x", "z"]], ["y"], "table.csv")[0].to_pylist()
     [{'x': [[1.0, 3.0], [5.0, 7.0]], 'y': 0}, {'x': [[2.0, 4.0], [6.0, 8.0]], 'y': 1}]
     """
-    values = read_category_values(table, sequence_column, where)
+    values = read_category_values(table, sequence_column, table_name)
     _, first, groups, lengths = np.unique(values, return_index=True, return_inverse=True, return_counts=True)
     short, long = lengths.argmin(), lengths.argmax()
     message = f"must have sequences of one length, got {lengths[long]} rows with {values[first[long]]} and "
     message += f"{lengths[short]} with {values[first[short]]}."
-    check(lengths[short] == lengths[long], f"{_describe_column(where, sequence_column)}: {message}", "sequence_lengths")
+    check(
+        lengths[short] == lengths[long],
+        f"{_describe_column(table_name, sequence_column)}: {message}",
+        "sequence_lengths",
+    )
     by_start = first.argsort()  # in the order in which they begin
     frames = groups.argsort(kind="stable").reshape(len(first), -1)[by_start]
     columns: dict[str, Any] = {}
     for names in views:
-        numbers = read_number_columns(table, names, where)
-        message = f"{_describe_column(where, names[0])}: must be numbers in the rows of a sequence, got arrays."
+        numbers = read_number_columns(table, names, table_name)
+        message = f"{_describe_column(table_name, names[0])}: must be numbers in the rows of a sequence, got arrays."
         check(numbers.ndim == 2, message, "sequence_of_arrays")
         series = numbers[frames].transpose(0, 2, 1)
         lists = pa.FixedSizeListArray.from_arrays(pa.array(series.ravel()), series.shape[2])
@@ -190,7 +202,7 @@ def group_sequences_with_first_frames(
         codes = np.unique(column.to_numpy(), return_inverse=True)[1][frames]
         varies = (codes != codes[:, :1]).any(1)
         example = values[frames[varies.argmax(), 0]]
-        message = f"{_describe_column(where, name)}: must have one value per sequence, got several with {example}."
+        message = f"{_describe_column(table_name, name)}: must have one value per sequence, got several with {example}."
         check(not varies.any(), message, "sequence_values")
         columns[name] = column.take(pa.array(frames[:, 0]))
     return pa.table(columns), frames[:, 0]
@@ -210,13 +222,13 @@ def get_plain_column(table: pa.Table, name: str) -> pa.ChunkedArray:
             return column
 
 
-def _check_no_nulls(column: pa.ChunkedArray, name: str, expected: str, where: str) -> None:
+def _check_no_nulls(column: pa.ChunkedArray, name: str, expected: str, table_name: str) -> None:
     """Raise `UsageError` if a column has an empty cell."""
     if column.null_count:
         first = np.argmax(column.is_null().to_numpy())
         message = f"must have {expected} in each row, got nothing or NaN in {column.null_count} of {len(column)} rows, "
         message += f"first in row {first}; fill them in, or leave these rows out."
-        raise UsageError(f"{_describe_column(where, name)}: {message}", kind="missing_value")
+        raise UsageError(f"{_describe_column(table_name, name)}: {message}", kind="missing_value")
 
 
 def get_plain_type(kind: pa.DataType) -> pa.DataType:
@@ -231,6 +243,6 @@ def _is_number(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests)
 
 
-def _describe_column(where: str, name: str) -> str:
+def _describe_column(table_name: str, name: str) -> str:
     """Return the beginning of an error message about a column."""
-    return f"data: {where}: column {name!r}"
+    return f"data: {table_name}: column {name!r}"

@@ -157,8 +157,8 @@ class NumberColumnStore(Store):
     """Store of one numeric view, read from table columns at each fetch."""
 
     rows: TableRows
-    names: tuple[str, ...]
-    where: str
+    column_names: tuple[str, ...]
+    table_name: str
     shape: Shape
 
     @property
@@ -169,7 +169,7 @@ class NumberColumnStore(Store):
         return len(self.rows)
 
     def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
-        return (_numbers_to_view_tensor(self.rows.read(positions.numpy()), self.names, self.where),)
+        return (_numbers_to_view_tensor(self.rows.read(positions.numpy()), self.column_names, self.table_name),)
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class ImageColumn(UndecodedItems):
     rows: TableRows
     column: str
     folder: Path
-    where: str
+    table_name: str
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -199,7 +199,7 @@ class ImageColumn(UndecodedItems):
         return replace(self, rows=self.rows.subset(positions))
 
     def describe_item_location(self, position: int) -> str:
-        return f"{self.where}, column {self.column!r}, row {position}"
+        return f"{self.table_name}, column {self.column!r}, row {position}"
 
 
 def dataset_from_rows(
@@ -228,47 +228,50 @@ def dataset_from_rows(
     Raises:
         UsageError: a column or its values are invalid; the message names both.
     """
-    where = str(path)
-    check(len(rows) > 0, f"data: {where} has no rows.", "empty")
-    roles = infer_roles_from_values(rows, columns, where)
+    table_name = str(path)
+    check(len(rows) > 0, f"data: {table_name} has no rows.", "empty")
+    roles = infer_roles_from_values(rows, columns, table_name)
     column_by_role = roles.column_by_role
     key_column = column_by_role["keys"] or column_by_role["sequence"]
     is_declared = key_column in (columns or {}).values()
-    row_keys = _read_keys_unless_incomplete(rows, key_column, where, raise_if_incomplete=is_declared)
+    row_keys = _read_keys_unless_incomplete(rows, key_column, table_name, raise_if_incomplete=is_declared)
     view_names = derive_view_names(roles.views)
     views_of_columns = roles.views
     rows, source_rows = rows.explode_with_source_rows(roles.views)
     if (sequence := column_by_role["sequence"]) is not None:
-        message = f"columns: {where}: sequence: requires a column of splits instead of split files."
+        message = f"columns: {table_name}: sequence: requires a column of splits instead of split files."
         check(is_test is None, message, "conflict")
         constant = [name for role, name in column_by_role.items() if name and role not in ("sequence", "keys")]
-        table, source_rows = group_sequences_with_first_frames(rows.read(), sequence, roles.views, constant, where)
+        table, source_rows = group_sequences_with_first_frames(rows.read(), sequence, roles.views, constant, table_name)
         rows, views_of_columns = TableRows(table), tuple((names[0],) for names in roles.views)
     if (column := column_by_role["split"]) is not None and is_test is None:
-        names = read_category_values(rows.select_columns([column]).read(), column, where)
-        is_test, neither = get_test_and_unused_masks(names, f"{where}: column {column!r}")
+        names = read_category_values(rows.select_columns([column]).read(), column, table_name)
+        is_test, neither = get_test_and_unused_masks(names, f"{table_name}: column {column!r}")
         rows, is_test = rows.subset(np.flatnonzero(~neither)), None if is_test is None else is_test[~neither]
         source_rows = source_rows[~neither]
-    labels, label_names = _read_category_codes_and_names(rows, column_by_role["labels"], class_names or {}, where)
-    domains, domain_names = _read_category_codes_and_names(rows, column_by_role["domains"], class_names or {}, where)
+    labels, label_names = _read_category_codes_and_names(rows, column_by_role["labels"], class_names or {}, table_name)
+    domains, domain_names = _read_category_codes_and_names(
+        rows, column_by_role["domains"], class_names or {}, table_name
+    )
     view_rows = [rows.select_columns(names) for names in views_of_columns]
     present = None
     if len(view_rows) > 1:
         present = ~np.stack([part.known_empty_row_mask() for part in view_rows], axis=1)
         view_rows = [
-            _fill_missing_rows_with_first(part, mask, where) for part, mask in zip(view_rows, present.T, strict=True)
+            _fill_missing_rows_with_first(part, mask, table_name)
+            for part, mask in zip(view_rows, present.T, strict=True)
         ]
         present = None if present.all() else present
     folder = path if path.is_dir() else path.parent
     views = [
-        _build_view(part, names, folder, where, may_be_texts=names[0] not in roles.possible_file_columns)
+        _build_view(part, names, folder, table_name, may_be_texts=names[0] not in roles.possible_file_columns)
         for part, names in zip(view_rows, views_of_columns, strict=True)
     ]
-    files = _find_image_paths_or_row_numbers(views, present, source_rows, where)
-    message = f"columns: {where}: keys: must not be given, as image files are named by their paths."
+    files = _find_image_paths_or_row_numbers(views, present, source_rows, table_name)
+    message = f"columns: {table_name}: keys: must not be given, as image files are named by their paths."
     check(files is None or (columns or {}).get("keys") is None, message, "conflict")
     items = ItemMetadata(
-        where,
+        table_name,
         len(rows),
         labels=labels,
         class_names=label_names,
@@ -277,15 +280,17 @@ def dataset_from_rows(
         is_test=is_test,
         test_fraction=test_fraction,
         present=present,
-        weights=_read_optional_number_per_item(as_weight_per_item, rows, column_by_role["weights"], where),
-        regression_targets=_read_optional_number_per_item(as_number_per_item, rows, column_by_role["numbers"], where),
+        weights=_read_optional_number_per_item(as_weight_per_item, rows, column_by_role["weights"], table_name),
+        regression_targets=_read_optional_number_per_item(
+            as_number_per_item, rows, column_by_role["numbers"], table_name
+        ),
         source_rows=source_rows,
         keys=row_keys[source_rows].tolist() if files is None and row_keys is not None else files,
     )
     return items.build_dataset(split, views, image_size=image_size, view_names=view_names)
 
 
-def infer_roles_from_values(rows: TableRows, declared_roles: Mapping[str, Any] | None, where: str) -> ColumnRoles:
+def infer_roles_from_values(rows: TableRows, declared_roles: Mapping[str, Any] | None, table_name: str) -> ColumnRoles:
     """Infer the role of each column from its name, type and values.
 
     A text column with few distinct values is no view unless its name or the user declares it a text; it holds the
@@ -294,7 +299,7 @@ def infer_roles_from_values(rows: TableRows, declared_roles: Mapping[str, Any] |
     Raises:
         UsageError: as `infer_roles`, or several columns may hold the labels.
     """
-    roles = infer_roles(rows.schema, declared_roles, where)
+    roles = infer_roles(rows.schema, declared_roles, table_name)
     undeclared = roles.undeclared_text_columns if len(roles.views) > 1 else ()
     few: dict[str, int] = {}
     for name in undeclared:
@@ -307,7 +312,7 @@ def infer_roles_from_values(rows: TableRows, declared_roles: Mapping[str, Any] |
     names, numbers = list(few), join_names([f"{count:,}" for count in few.values()])
     views = tuple(view for view in roles.views if view[0] not in few)
     subject = f"column {names[0]!r} has" if len(few) == 1 else f"columns {names} have"
-    message = f"{where}: {subject} {numbers} distinct values in {len(rows):,} rows"
+    message = f"{table_name}: {subject} {numbers} distinct values in {len(rows):,} rows"
     if len(few) == 1 and roles.column_by_role["labels"] is None and "labels" not in (declared_roles or {}):
         every = format_options(columns={"views": [name for view in roles.views for name in view]})
         _log.info("%s, and is taken as the labels; %s makes it a view", message, every)
@@ -322,13 +327,13 @@ def infer_roles_from_values(rows: TableRows, declared_roles: Mapping[str, Any] |
 
 
 def _find_image_paths_or_row_numbers(
-    views: Sequence[UndecodedItemsOrStore], present: np.ndarray | None, source_rows: Positions, where: str
+    views: Sequence[UndecodedItemsOrStore], present: np.ndarray | None, source_rows: Positions, table_name: str
 ) -> Sequence[str] | None:
     """Return the path of each row's first image, else its row number."""
     of_files = [(number, view.files) for number, view in enumerate(views) if isinstance(view, ImageFiles)]
     if not of_files or present is None:
         return of_files[0][1] if of_files else None
-    names = np.array([f"{where}, row {row}" for row in source_rows.tolist()], dtype=np.object_)
+    names = np.array([f"{table_name}, row {row}" for row in source_rows.tolist()], dtype=np.object_)
     for number, files in reversed(of_files):
         names = np.where(present[:, number], np.array(files, dtype=np.object_), names)
     keys: list[str] = names.tolist()
@@ -336,59 +341,59 @@ def _find_image_paths_or_row_numbers(
 
 
 def _read_keys_unless_incomplete(
-    rows: TableRows, name: str | None, where: str, *, raise_if_incomplete: bool
+    rows: TableRows, name: str | None, table_name: str, *, raise_if_incomplete: bool
 ) -> np.ndarray | None:
     """Return the key of each row, or None without complete keys."""
     if name is None:
         return None
     try:
-        return read_category_values(rows.select_columns([name]).read(), name, where).astype(np.str_)
+        return read_category_values(rows.select_columns([name]).read(), name, table_name).astype(np.str_)
     except UsageError as error:
         if raise_if_incomplete:
             raise
-        _log.info("%s: rows are identified by their numbers, as some have no name: %s", where, error)
+        _log.info("%s: rows are identified by their numbers, as some have no name: %s", table_name, error)
         return None
 
 
-def _fill_missing_rows_with_first(rows: TableRows, present: np.ndarray, where: str) -> TableRows:
+def _fill_missing_rows_with_first(rows: TableRows, present: np.ndarray, table_name: str) -> TableRows:
     """Replace rows that lack a view by the first row that has it."""
     if present.all():
         return rows
     existing = np.flatnonzero(present)
-    check(len(existing) > 0, f"data: {where}: columns {rows.schema.names} have empty cells only.", "empty_column")
+    check(len(existing) > 0, f"data: {table_name}: columns {rows.schema.names} have empty cells only.", "empty_column")
     return rows.subset(np.where(present, np.arange(len(present)), existing[0]))
 
 
 def _read_category_codes_and_names(
-    rows: TableRows, name: str | None, class_names: Mapping[str, tuple[str, ...]], where: str
+    rows: TableRows, name: str | None, class_names: Mapping[str, tuple[str, ...]], table_name: str
 ) -> tuple[np.ndarray, tuple[str, ...]] | tuple[None, None]:
     """Return the codes and names of a category column, or None for both."""
     if name is None:
         return None, None
-    values = read_category_values(rows.select_columns([name]).read(), name, where)
+    values = read_category_values(rows.select_columns([name]).read(), name, table_name)
     if name not in class_names:
-        return factorize(f"data: {where}: column {name!r}", values)
+        return factorize(f"data: {table_name}: column {name!r}", values)
     if (values == -1).all():  # Hugging Face's mark of unlabeled data
         return None, None
     names = class_names[name]
     good = (values >= 0) & (values < len(names))
-    message = f"data: {where}: column {name!r}: must be classes 0..{len(names) - 1}, got {values[~good][:1]}."
+    message = f"data: {table_name}: column {name!r}: must be classes 0..{len(names) - 1}, got {values[~good][:1]}."
     check(bool(good.all()), message, "class_range")
     return values.astype(np.int64), names
 
 
 def _read_optional_number_per_item(
-    parse: Callable[[str, np.ndarray], Tensor], rows: TableRows, name: str | None, where: str
+    parse: Callable[[str, np.ndarray], Tensor], rows: TableRows, name: str | None, table_name: str
 ) -> Tensor | None:
     """Return a numeric column ``(n,)``, or None if `name` is None."""
     if name is None:
         return None
-    values = read_number_columns(rows.select_columns([name]).read(), [name], where)
-    return parse(f"data: {where}: column {name!r}", values[:, 0] if values.shape[1:] == (1,) else values)
+    values = read_number_columns(rows.select_columns([name]).read(), [name], table_name)
+    return parse(f"data: {table_name}: column {name!r}", values[:, 0] if values.shape[1:] == (1,) else values)
 
 
 def _build_view(
-    rows: TableRows, names: tuple[str, ...], folder: Path, where: str, *, may_be_texts: bool
+    rows: TableRows, names: tuple[str, ...], folder: Path, table_name: str, *, may_be_texts: bool
 ) -> UndecodedItemsOrStore:
     """Build one view from the columns of a table.
 
@@ -398,18 +403,18 @@ def _build_view(
         table = rows.read()
         if may_be_texts and is_text_by_first_value(table, names[0]):
             contents = [text or "" for text in get_plain_column(table, names[0]).to_pylist()]
-            check_nonblank_texts(f"data: {where}: column {names[0]!r}", contents)
-            return PackedTextStore.from_texts(contents, f"data: {where}: column {names[0]!r}")
-        return ImageFiles(tuple(str(folder / file) for file in read_image_file_names(table, names[0], where)))
+            check_nonblank_texts(f"data: {table_name}: column {names[0]!r}", contents)
+            return PackedTextStore.from_texts(contents, f"data: {table_name}: column {names[0]!r}")
+        return ImageFiles(tuple(str(folder / file) for file in read_image_file_names(table, names[0], table_name)))
     if len(names) == 1 and can_hold_image_bytes(rows.schema.field(names[0])):
-        return ImageColumn(rows, names[0], folder, where)
+        return ImageColumn(rows, names[0], folder, table_name)
     if rows.is_table:
-        return ArrayStore((_read_numbers_in_blocks(rows, names, where),))
-    first = _numbers_to_view_tensor(rows.read(np.zeros(1, dtype=np.int64)), names, where)
-    return NumberColumnStore(rows, names, where, tuple(first.shape[1:]))
+        return ArrayStore((_read_numbers_in_blocks(rows, names, table_name),))
+    first = _numbers_to_view_tensor(rows.read(np.zeros(1, dtype=np.int64)), names, table_name)
+    return NumberColumnStore(rows, names, table_name, tuple(first.shape[1:]))
 
 
-def _read_numbers_in_blocks(rows: TableRows, names: tuple[str, ...], where: str) -> Tensor:
+def _read_numbers_in_blocks(rows: TableRows, names: tuple[str, ...], table_name: str) -> Tensor:
     """Read numbers of an Arrow table in blocks, to bound the memory."""
     numbers: Tensor | None = None
     size = max(1, _BYTES_PER_BLOCK * len(rows.table) // max(rows.table.nbytes, 1))
@@ -422,20 +427,22 @@ def _read_numbers_in_blocks(rows: TableRows, names: tuple[str, ...], where: str)
         if len(places) == 0:
             continue
         try:
-            part = _numbers_to_view_tensor(block, names, where)
+            part = _numbers_to_view_tensor(block, names, table_name)
             numbers = part.new_empty(len(rows), *part.shape[1:]) if numbers is None else numbers
             check(part.shape[1:] == numbers.shape[1:], "blocks must have equal shapes.")
         except UsageError:
-            return _numbers_to_view_tensor(rows.read(), names, where)  # its message counts the rows of the whole table
+            return _numbers_to_view_tensor(
+                rows.read(), names, table_name
+            )  # its message counts the rows of the whole table
         numbers[torch.from_numpy(places)] = part
     assert numbers is not None
     return numbers
 
 
-def _numbers_to_view_tensor(table: pa.Table, names: tuple[str, ...], where: str) -> Tensor:
+def _numbers_to_view_tensor(table: pa.Table, names: tuple[str, ...], table_name: str) -> Tensor:
     """Convert numeric table columns to the tensor of a view."""
     shown = f"column {names[0]!r}" if len(names) == 1 else f"columns {list(names)}"
-    return as_view_tensor(f"data: {where}: {shown}", read_number_columns(table, names, where))
+    return as_view_tensor(f"data: {table_name}: {shown}", read_number_columns(table, names, table_name))
 
 
 @data_format(

@@ -52,7 +52,7 @@ class ColumnRoles:
     undeclared_text_columns: tuple[str, ...] = ()
 
 
-def infer_roles(schema: pa.Schema, declared_roles: Mapping[str, Any] | None, where: str) -> ColumnRoles:
+def infer_roles(schema: pa.Schema, declared_roles: Mapping[str, Any] | None, table_name: str) -> ColumnRoles:
     """Infer the role of each column from its name and type.
 
     By name, in any case: ``label``, ``labels``, ``y``, ``class`` or ``target`` holds the labels, or the regression
@@ -65,7 +65,7 @@ def infer_roles(schema: pa.Schema, declared_roles: Mapping[str, Any] | None, whe
         schema: names and types of the columns.
         declared_roles: explicit roles: ``"views"``, a list with, for each view, the name of a column, a pattern such as
             ``"audio_*"``, or a list of these; every other role, the name of a column, or None for no such column.
-        where: name of the table in messages.
+        table_name: name of the table in messages.
 
     Raises:
         UsageError: an unknown role or column, a column in two roles, or no column for a view.
@@ -78,37 +78,41 @@ def infer_roles(schema: pa.Schema, declared_roles: Mapping[str, Any] | None, whe
     explicit = dict(declared_roles or {})
     names = list(schema.names)
     repeated = sorted({name for name in names if names.count(name) > 1})
-    check(not repeated, f"data: {where}: must have distinct names of columns, got {repeated} repeatedly.", "columns")
+    check(
+        not repeated, f"data: {table_name}: must have distinct names of columns, got {repeated} repeatedly.", "columns"
+    )
     for role in explicit:
         check_name("columns", role, ("views", *COLUMN_NAMES_BY_ROLE))
     column_by_role = {
-        role: _find_role_column(role, role_names, explicit, names, where)
+        role: _find_role_column(role, role_names, explicit, names, table_name)
         for role, role_names in COLUMN_NAMES_BY_ROLE.items()
     }
     labels = column_by_role["labels"]
     if labels and column_by_role["numbers"] is None and pa.types.is_floating(schema.field(labels).type):
-        _log.info("%s: column %r holds regression targets, not classes", where, labels)
+        _log.info("%s: column %r holds regression targets, not classes", table_name, labels)
         column_by_role |= {"labels": None, "numbers": labels}
     used = [name for name in column_by_role.values() if name is not None]
     if explicit.get("views") is None:
         unassigned = [name for name in names if name not in used and not _is_row_number_column(schema, name)]
-        roles = _build_roles_with_inferred_views(schema, unassigned, column_by_role, where)
+        roles = _build_roles_with_inferred_views(schema, unassigned, column_by_role, table_name)
     else:
         value = explicit["views"]
         parts = [part for part in re.split(r"[,\s]+", value) if part] if isinstance(value, str) else []
         example = format_options(columns={"views": parts or ["audio_*", "image"]})
         for name in parts:
-            _match_columns(name, names, where)
+            _match_columns(name, names, table_name)
         message = "columns: views: must be a list with the column or columns of each view, such as "
         check(isinstance(value, list | tuple) and len(value) > 0, f"{message}{example}, got {value!r}.")
-        roles = ColumnRoles(tuple(_match_columns(view, names, where) for view in explicit["views"]), column_by_role)
+        roles = ColumnRoles(
+            tuple(_match_columns(view, names, table_name) for view in explicit["views"]), column_by_role
+        )
     used += [name for view in roles.views for name in view]
     twice = sorted({name for name in used if used.count(name) > 1})
-    check(not twice, f"columns: {where}: each column may have one role, got {twice} in two.", "conflict")
+    check(not twice, f"columns: {table_name}: each column may have one role, got {twice} in two.", "conflict")
     return roles
 
 
-def check_no_columns(declared_roles: Mapping[str, Any] | None, where: str) -> None:
+def check_no_columns(declared_roles: Mapping[str, Any] | None, data_name: str) -> None:
     """Raise `UsageError` if columns are given for data without columns.
 
     An error about the role weights alone names the option of training instead, which accepts other values too.
@@ -116,11 +120,9 @@ def check_no_columns(declared_roles: Mapping[str, Any] | None, where: str) -> No
     if declared_roles is None:
         return
     if set(declared_roles) == {"weights"}:
-        message = (
-            f"sample_weight: only tables have columns, got {declared_roles['weights']!r} for {where}; use a .npy file "
-        )
-        raise UsageError(f"{message}with one weight per item, classes or plan:0.9.", kind="no_columns")
-    message = f"columns: only tables have columns, got {format_options(columns=declared_roles)} for {where}."
+        message = f"sample_weight: only tables have columns, got {declared_roles['weights']!r} for {data_name}; use "
+        raise UsageError(f"{message}a .npy file with one weight per item, classes or plan:0.9.", kind="no_columns")
+    message = f"columns: only tables have columns, got {format_options(columns=declared_roles)} for {data_name}."
     raise UsageError(message, kind="no_columns")
 
 
@@ -199,17 +201,17 @@ def _is_row_number_column(schema: pa.Schema, name: str) -> bool:
 
 
 def _find_role_column(
-    role: str, role_names: Sequence[str], explicit: Mapping[str, Any], names: list[str], where: str
+    role: str, role_names: Sequence[str], explicit: Mapping[str, Any], names: list[str], table_name: str
 ) -> str | None:
     """Return the column declared or named for a role, or None."""
     if role in explicit:
         name = explicit[role]
         if name is not None and name not in names:
-            raise unknown_name_error(f"columns: {role}: {where}", name, names, noun="column")
+            raise unknown_name_error(f"columns: {role}: {table_name}", name, names, noun="column")
         return None if name is None else str(name)
     matches = [name for name in names if name.lower() in role_names]
     message = (
-        f"data: {where}: must have one column of {role}, got {matches}; choose one, such as by "
+        f"data: {table_name}: must have one column of {role}, got {matches}; choose one, such as by "
         f"{format_options(columns={role: (matches or names)[0]})}."
     )
     check(len(matches) < 2, message, "ambiguous_columns")
@@ -217,27 +219,27 @@ def _find_role_column(
 
 
 def _build_roles_with_inferred_views(
-    schema: pa.Schema, unassigned: list[str], column_by_role: dict[str, str | None], where: str
+    schema: pa.Schema, unassigned: list[str], column_by_role: dict[str, str | None], table_name: str
 ) -> ColumnRoles:
     """Complete the roles by views inferred from the columns without a role."""
-    check(len(unassigned) > 0, f"data: {where}: must have a column for a view, got {schema.names}.", "no_view")
+    check(len(unassigned) > 0, f"data: {table_name}: must have a column for a view, got {schema.names}.", "no_view")
     pattern = re.compile(r"view(\d+)(?:[._].*)?", re.IGNORECASE)  # such as view0.x
     matches = {name: match for name in unassigned if (match := pattern.fullmatch(name))}
     if matches:
         others = sorted(set(unassigned) - set(matches))
         only = format_options(columns={"views": list(matches)})
-        message = f"data: {where}: there are columns {others} beside view0, view1, ...; leave them out by {only}."
+        message = f"data: {table_name}: there are columns {others} beside view0, view1, ...; leave them out by {only}."
         check(not others, message, "ambiguous_columns")
         numbers = sorted({int(match[1]) for match in matches.values()})
         good = numbers == list(range(len(numbers)))
-        check(good, f"data: {where}: must have view0, view1, ... without a gap, got {numbers}.", "view_keys")
+        check(good, f"data: {table_name}: must have view0, view1, ... without a gap, got {numbers}.", "view_keys")
         numbered = (tuple(name for name in unassigned if int(matches[name][1]) == number) for number in numbers)
         return ColumnRoles(tuple(numbered), column_by_role)
     alone = [name for name in unassigned if _is_separate_view(schema.field(name))]
     features = tuple(name for name in unassigned if name not in alone)
     for name in features:
         if alone and is_text_column_name(name):
-            _log.warning("%s: column %r has numbers and is used as numbers, despite its name", where, name)
+            _log.warning("%s: column %r has numbers and is used as numbers, despite its name", table_name, name)
     undeclared = tuple(name for name in alone if is_string(schema.field(name).type) and not is_text_column_name(name))
     views = tuple((name,) for name in alone)
     if features:
@@ -250,18 +252,18 @@ def _is_separate_view(column: pa.Field) -> bool:
     return is_list(column.type) or can_hold_image_bytes(column) or is_string(column.type)
 
 
-def _match_columns(view: Any, names: list[str], where: str) -> tuple[str, ...]:
+def _match_columns(view: Any, names: list[str], table_name: str) -> tuple[str, ...]:
     """Return the names of the columns that match a name, pattern or list."""
     if isinstance(view, list | tuple) and view:
-        return tuple(name for part in view for name in _match_columns(part, names, where))
+        return tuple(name for part in view for name in _match_columns(part, names, table_name))
     check(isinstance(view, str), f"columns: views: must be names of columns, got {view!r}.")
     if view in names:
         return (view,)
     matches = tuple(name for name in names if fnmatchcase(name, view))
     if not matches and any(sign in view for sign in "*?["):
-        message = f"columns: views: no column of {where} matches {view!r}; its columns are "
+        message = f"columns: views: no column of {table_name} matches {view!r}; its columns are "
         shown = names if len(names) <= MAX_LISTED_COLUMNS else [*names[: MAX_LISTED_COLUMNS - 2], "...", names[-1]]
         raise UsageError(f"{message}{', '.join(shown)}.", kind="unknown")
     if not matches:
-        raise unknown_name_error(f"columns: views: {where}", view, names, noun="column")
+        raise unknown_name_error(f"columns: views: {table_name}", view, names, noun="column")
     return matches

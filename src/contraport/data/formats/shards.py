@@ -257,20 +257,20 @@ def _split_into_key_and_field(path: str) -> tuple[str, str]:
     return folder + slash + stem, before + dot + (_IMAGE_FIELD if f".{suffix}" in IMAGE_SUFFIXES else suffix)
 
 
-def _parse_label_and_domain(suffix: str, content: bytes, where: str) -> dict[str, str]:
+def _parse_label_and_domain(suffix: str, content: bytes, file_name: str) -> dict[str, str]:
     """Return the "label" and "domain" in a `.cls` or `.json` file."""
-    with translate_read_errors(f"data: {where}", f".{suffix}"):
+    with translate_read_errors(f"data: {file_name}", f".{suffix}"):
         if suffix == _CLASS_FIELD:
             return {"label": content.decode().strip()}
         values = json.loads(content)
-    check(isinstance(values, dict), f"data: {where} must be an object, got {type(values).__name__}.", "json")
+    check(isinstance(values, dict), f"data: {file_name} must be an object, got {type(values).__name__}.", "json")
     metadata = {}
     for role, names in (("label", LABEL_COLUMN_NAMES), ("domain", DOMAIN_COLUMN_NAMES)):
         matches = [value for name, value in values.items() if name.lower() in names]
-        check(len(matches) < 2, f"data: {where} must have one {role}, got {matches}.", "json")
+        check(len(matches) < 2, f"data: {file_name} must have one {role}, got {matches}.", "json")
         if matches:
             good = isinstance(matches[0], int | str)
-            check(good, f"data: {where}: the {role} must be an integer or text, got {matches[0]!r}.", "json")
+            check(good, f"data: {file_name}: the {role} must be an integer or text, got {matches[0]!r}.", "json")
             metadata[role] = str(matches[0])
     return metadata
 

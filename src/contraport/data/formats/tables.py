@@ -155,7 +155,7 @@ def replace_view_columns(
     table: pa.Table,
     unparsed: pa.Table,
     declared_roles: Mapping[str, Any] | None,
-    where: str,
+    table_name: str,
     *,
     view: int,
     partners: np.ndarray,
@@ -169,15 +169,15 @@ def replace_view_columns(
         table: all rows, parsed.
         unparsed: the same rows as in the file, with texts for `.csv`; the result is made of these.
         declared_roles: roles of the columns; see `infer_roles_from_values`.
-        where: name of the table in messages.
+        table_name: name of the table in messages.
         view: index of the view.
         partners: row whose view each row gets, int64 ``(rows,)``.
         kept: mask of the rows that remain, Booleans ``(rows,)``.
         old_path: current path of the table, to which names of files are relative.
         new_path: future path of the table.
     """
-    roles = infer_roles_from_values(TableRows(table), declared_roles, where)
-    message = f"data: {where}: must have one item per row, got sequences of rows."
+    roles = infer_roles_from_values(TableRows(table), declared_roles, table_name)
+    message = f"data: {table_name}: must have one item per row, got sequences of rows."
     check(roles.column_by_role["sequence"] is None, message, "sequences")
     for name in roles.views[view]:
         place = unparsed.schema.get_field_index(name)

@@ -52,9 +52,11 @@ class TorchStore(Store):
     def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
         items = []
         for position in positions.tolist():
-            where = f"data: item {position}"
-            items.append(parse_torch_item(self.dataset[position], where, self.image_size).views_as_batches_of_one)
-            check_item_view_shapes(where, items[-1], self.shapes)
+            error_prefix = f"data: item {position}"
+            items.append(
+                parse_torch_item(self.dataset[position], error_prefix, self.image_size).views_as_batches_of_one
+            )
+            check_item_view_shapes(error_prefix, items[-1], self.shapes)
         return tuple(concatenate_batches(views) for views in zip(*items, strict=True))
 
 
@@ -235,7 +237,7 @@ def from_stream(
     return Stream(source, read, head)
 
 
-def parse_torch_item(item: Any, where: str, image_size: int | None = None) -> ParsedItem:
+def parse_torch_item(item: Any, error_prefix: str, image_size: int | None = None) -> ParsedItem:
     """Parse a torch dataset's or stream's item into views, label and key.
 
     Args:
@@ -243,7 +245,7 @@ def parse_torch_item(item: Any, where: str, image_size: int | None = None) -> Pa
             optionally with an integer or a text last, the label (nested tuples are flattened); or a dict: its images
             (encoded ones too), arrays, tensors, and texts under a name such as ``caption`` or ``txt`` are the views,
             an integer or text under a name of label columns or ``cls`` is the label, and ``__key__`` the key.
-        where: name of the item in messages.
+        error_prefix: beginning of error messages, which names the item.
         image_size: side of the square images, in pixels.
 
     Raises:
@@ -252,16 +254,20 @@ def parse_torch_item(item: Any, where: str, image_size: int | None = None) -> Pa
     label, key, by_name = find_item_label(item), None, dict[str, Tensor]()
     if isinstance(item, Mapping):
         for name, value in item.items():
-            if (view := _parse_field_if_view(str(name), value, f"{where}: {name}", image_size)) is not None:
+            if (view := _parse_field_if_view(str(name), value, f"{error_prefix}: {name}", image_size)) is not None:
                 by_name[str(name)] = view
-        message = f"{where}: must have an image, an array, a tensor or a text, got the keys {sorted(map(str, item))}."
+        message = (
+            f"{error_prefix}: must have an image, an array, a tensor or a text, got the keys {sorted(map(str, item))}."
+        )
         check(len(by_name) > 0, message, "no_view")
         views = list(by_name.values())
         key = str(item["__key__"]) if "__key__" in item else None
     else:
         parts = _flatten_nested(item)[: -1 if label is not None else None]
-        check(len(parts) > 0, f"{where}: must have a view, got {item!r}.", "no_view")
-        views = [_as_batch_of_one(part, f"{where}, view {number}", image_size) for number, part in enumerate(parts)]
+        check(len(parts) > 0, f"{error_prefix}: must have a view, got {item!r}.", "no_view")
+        views = [
+            _as_batch_of_one(part, f"{error_prefix}, view {number}", image_size) for number, part in enumerate(parts)
+        ]
     if image_size is not None:
         views = [resize_if_images(view, image_size) for view in views]
     fields: list[str] = []
@@ -289,27 +295,27 @@ def _flatten_nested(item: Any) -> list[Any]:
     return [part for nested in item for part in _flatten_nested(nested)] if isinstance(item, tuple | list) else [item]
 
 
-def _parse_field_if_view(name: str, value: Any, where: str, image_size: int | None) -> Tensor | None:
+def _parse_field_if_view(name: str, value: Any, error_prefix: str, image_size: int | None) -> Tensor | None:
     """Parse a field of a dict into a batch of one, or None."""
     has_text_suffix = isinstance(value, str | bytes) and name.rpartition(".")[2].lower() == "txt"
     if has_text_suffix or (isinstance(value, str) and is_text_column_name(name)):
         try:
             text = value.decode() if isinstance(value, bytes) else value
         except UnicodeDecodeError as error:
-            raise UsageError(f"{where}: must be UTF-8 text: {error}", kind="not_unicode") from error
-        check(bool(text.strip()), f"{where}: must be a text, got an empty one.", "empty_text")
-        return texts_to_tensor([text], where)
+            raise UsageError(f"{error_prefix}: must be UTF-8 text: {error}", kind="not_unicode") from error
+        check(bool(text.strip()), f"{error_prefix}: must be a text, got an empty one.", "empty_text")
+        return texts_to_tensor([text], error_prefix)
     if _is_image_field(name, value) and not isinstance(value, Image.Image):
         try:
             with Image.open(io.BytesIO(value["bytes"] if isinstance(value, Mapping) else value)) as image:
                 value = to_rgb(image)
         except Exception as error:  # decoders raise anything on hostile bytes
-            message = f"{where}: an image cannot be decoded: {one_line_reason(error)}"
+            message = f"{error_prefix}: an image cannot be decoded: {one_line_reason(error)}"
             raise UsageError(message, kind="unreadable") from error
     elif isinstance(value, list) and value and all(isinstance(number, int | float) for number in value):
         value = np.asarray(value, np.float32)
     is_view = isinstance(value, Image.Image) or (isinstance(value, np.ndarray | Tensor) and value.ndim > 0)
-    return _as_batch_of_one(value, where, image_size) if is_view else None
+    return _as_batch_of_one(value, error_prefix, image_size) if is_view else None
 
 
 def _is_image_field(name: str, value: Any) -> bool:
@@ -321,17 +327,19 @@ def _is_image_field(name: str, value: Any) -> bool:
     )
 
 
-def _as_batch_of_one(value: Any, where: str, image_size: int | None) -> Tensor:
+def _as_batch_of_one(value: Any, error_prefix: str, image_size: int | None) -> Tensor:
     """Return one view of an item as a batch of one."""
     if isinstance(value, Image.Image):
         if image_size is not None:
             return to_square_tensor(value, image_size)[None]
         image = ImageOps.exif_transpose(value) if value.mode in ("L", "RGB") else to_rgb(value)
-        return as_view_tensor(where, np.asarray(image)[None])
-    message = f"{where}: must be a tensor, an array or a PIL image, got {type(value).__name__}; a label (integer or "
+        return as_view_tensor(error_prefix, np.asarray(image)[None])
+    message = (
+        f"{error_prefix}: must be a tensor, an array or a PIL image, got {type(value).__name__}; a label (integer or "
+    )
     message += "text) is the last part of a tuple, and a text is a view of a dict under a name such as caption."
     check(isinstance(value, Tensor | np.ndarray) and value.ndim > 0, message, "not_a_view")
-    return as_view_tensor(where, value[None])
+    return as_view_tensor(error_prefix, value[None])
 
 
 def resize_if_images(view: Tensor, size: int) -> Tensor:

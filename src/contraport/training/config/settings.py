@@ -103,9 +103,9 @@ RECORDED_OPTIONS_BY_NAME = {name: option for name, option in TRAIN_OPTIONS.items
 """Options that `config.yaml` records: all except those of a single call, such as `resume`."""
 
 
-def check_config_types(config: Mapping[str, Any], where: object) -> None:
+def check_config_types(config: Mapping[str, Any], config_path: object) -> None:
     """Raise `UsageError` if a value from `config.yaml` has the wrong type."""
     for name in config.keys() & RECORDED_OPTIONS_BY_NAME.keys():
         option, value = RECORDED_OPTIONS_BY_NAME[name], config[name]
         if value is not option.default and not matches_type(value, option.type, match_any=False):
-            raise UsageError(f"run: {where} is corrupt: {name} is {value!r}.", kind="corrupt")
+            raise UsageError(f"run: {config_path} is corrupt: {name} is {value!r}.", kind="corrupt")
