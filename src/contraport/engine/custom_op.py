@@ -3,7 +3,7 @@
 An `Operation` is what a function such as `contraport.engine.run_half_steps` computes on one geometry. `apply_operation`
 runs it with the passes of a backend and registers its gradient: as an `autograd.Function` in eager mode, and as the
 custom operators ``contraport::apply`` and ``contraport::gradient`` under `torch.compile`. Both call the same two
-functions, `_outputs_and_saved_tensors` and `_run_backward`.
+functions, `_compute_outputs_and_saved_tensors` and `_run_backward`.
 
 Why custom operators: the compiler does not look into an operator. The passes may therefore read numbers on the host (a
 bound of the exponents, a convergence check) without breaking the graph.
@@ -146,7 +146,7 @@ def apply_operation(operation: Operation) -> list[Tensor]:
     return list(_EagerOperation.apply(operation, structure, *tensors))
 
 
-def _outputs_and_saved_tensors(operation: Operation) -> list[Tensor]:
+def _compute_outputs_and_saved_tensors(operation: Operation) -> list[Tensor]:
     """Return the outputs of an operation, then the tensors saved for backward."""
     with torch.no_grad(), autocast_disabled(operation.geometry.log_kernel.inputs[0]):
         passes = operation.backend_config.create_passes(operation.geometry)
@@ -177,7 +177,7 @@ class _EagerOperation(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, operation: Operation, structure: TreeStructure, *tensors: Tensor) -> tuple[Tensor, ...]:
-        outputs = _outputs_and_saved_tensors(operation)
+        outputs = _compute_outputs_and_saved_tensors(operation)
         _, differentiable = operation.output_and_differentiable_counts
         ctx.structure, ctx.sizes = structure, (len(tensors), differentiable)
         ctx.save_for_backward(*tensors, *outputs)
@@ -254,7 +254,7 @@ _get_structure_index._dynamo_marked_constant = True  # type: ignore[attr-defined
 @torch.library.custom_op("contraport::apply", mutates_args=())
 def _forward_op(structure: int, tensors: list[Tensor]) -> list[Tensor]:
     """Custom operator that returns outputs, then tensors saved for the gradient."""
-    return _outputs_and_saved_tensors(unflatten(_structures[structure], tensors))
+    return _compute_outputs_and_saved_tensors(unflatten(_structures[structure], tensors))
 
 
 @_forward_op.register_fake
