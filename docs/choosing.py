@@ -11,7 +11,7 @@ from suites import Measured, anchor, claim, measured, paragraph, together, verdi
 from contraport._utils.files import format_csv
 from contraport.catalog.recommendations import USE_CASES, ClaimReference, Recommendation
 from contraport.comparison.grid_builder import load_suite, suite_paths_by_name
-from contraport.comparison.result_statistics import HELD, NOT_HELD, PARTLY, UNDECIDED
+from contraport.comparison.statistics_and_verdicts import HELD, NOT_HELD, PARTLY, UNDECIDED
 
 EXAMPLE = "contraport compare --data photos/ --objectives nt-xent,gca-ince,gca-uot --tune 8 --seeds 3"
 CLAIMS = Path(__file__).parents[1] / "benchmarks" / "results" / "claims.csv"

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 from suites import Measured, anchor, measured, paragraph, together, verdict_on, words_table
 
-from contraport.comparison.result_statistics import HELD, NOT_HELD, PARTLY, UNDECIDED
+from contraport.comparison.statistics_and_verdicts import HELD, NOT_HELD, PARTLY, UNDECIDED
 
 PAPERS = Path(__file__).parents[1] / "benchmarks" / "papers.yaml"
 ANSWERS = {HELD: "agrees", NOT_HELD: "disagrees", PARTLY: "agrees in part", UNDECIDED: "not decided"}

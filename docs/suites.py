@@ -18,7 +18,7 @@ from contraport.comparison.comparison_tables import (
     significant_difference_arrow,
 )
 from contraport.comparison.grid_builder import get_suites_folder, load_suite
-from contraport.comparison.result_statistics import (
+from contraport.comparison.statistics_and_verdicts import (
     HELD,
     NOT_HELD,
     PARTLY,

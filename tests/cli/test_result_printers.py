@@ -13,7 +13,7 @@ from contraport.cli.result_printers import (
     print_table,
 )
 from contraport.comparison.comparison_result import Comparison
-from contraport.comparison.result_statistics import TableEntry
+from contraport.comparison.statistics_and_verdicts import TableEntry
 from contraport.evaluation.evaluation_results import (
     metric_difference_rows,
     metric_rows_of_encoders,

@@ -37,7 +37,8 @@ from contraport.comparison.jobs import (
     run_job_unless_in_use,
     run_jobs_yielding_results,
 )
-from contraport.comparison.result_statistics import (
+from contraport.comparison.seed_intervals import MAX_PREDICTED_SEEDS, estimate_paired_difference
+from contraport.comparison.statistics_and_verdicts import (
     HELD,
     NOT_HELD,
     PARTLY,
@@ -46,7 +47,6 @@ from contraport.comparison.result_statistics import (
     TableEntry,
     classify_claim_outcome,
 )
-from contraport.comparison.seed_intervals import MAX_PREDICTED_SEEDS, estimate_paired_difference
 from contraport.comparison.summary_sentences import explain_verdict
 from contraport.comparison.tuning import (
     SEARCH_RANGE_BY_SETTING,

@@ -19,7 +19,7 @@ from contraport.comparison.page import (
     render_comparison_page,
     save_figure_if_any_mean,
 )
-from contraport.comparison.result_statistics import ClaimVerdict, TableEntry
+from contraport.comparison.statistics_and_verdicts import ClaimVerdict, TableEntry
 from contraport.comparison.summary_sentences import summarize_first_metric
 from contraport.metrics.intervals import Difference, Interval
 from contraport.plots.figure_setup import SERIES_COLORS

@@ -34,7 +34,7 @@ from contraport.comparison.jobs import (
     run_jobs_yielding_results,
 )
 from contraport.comparison.page import render_comparison_page, save_figure_if_any_mean
-from contraport.comparison.result_statistics import (
+from contraport.comparison.statistics_and_verdicts import (
     JobAndResultByCell,
     build_table_entries,
     compute_epoch_means,

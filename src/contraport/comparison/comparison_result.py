@@ -12,8 +12,8 @@ from contraport.comparison.comparison_tables import (
     format_markdown_table,
     list_mean_and_difference_tables,
 )
-from contraport.comparison.result_statistics import ClaimVerdict, EpochMean, TableEntry, to_json_record
 from contraport.comparison.seed_intervals import MAX_PREDICTED_SEEDS
+from contraport.comparison.statistics_and_verdicts import ClaimVerdict, EpochMean, TableEntry, to_json_record
 from contraport.comparison.summary_sentences import (
     explain_verdict,
     summarize_first_metric,

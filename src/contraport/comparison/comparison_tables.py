@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from contraport.comparison.result_statistics import EpochMean, TableEntry
+from contraport.comparison.statistics_and_verdicts import EpochMean, TableEntry
 from contraport.metrics import Metric
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from contraport._utils.formatting import join_names, lower_first_letter
 from contraport.comparison.comparison_tables import format_mean_and_half_width
-from contraport.comparison.result_statistics import ClaimVerdict, TableEntry
 from contraport.comparison.seed_intervals import MAX_PREDICTED_SEEDS
+from contraport.comparison.statistics_and_verdicts import ClaimVerdict, TableEntry
 from contraport.metrics import Metric, select_metrics_keeping_order
 
 if TYPE_CHECKING:

@@ -22,13 +22,13 @@ from contraport.theory.entropic_transport_examples import (
     compute_couplings_1d,
     solve_entropic_program,
 )
+from contraport.theory.mixture_and_lbfgs import MixtureSample, sample_gaussian_mixture
 from contraport.theory.representation_geometry import (
     ClassCosines,
     CollapseComparison,
     compare_collapse,
     compute_class_cosines,
 )
-from contraport.theory.toy_problems import MixtureSample, sample_gaussian_mixture
 from contraport.theory.uniformity import (
     FiveGaussiansResult,
     PenaltyResult,

@@ -25,7 +25,7 @@ from contraport.objectives import Free, Objective
 from contraport.options import keep_deprecated_attributes
 from contraport.plots.figure_setup import BLUE, GREY, ORANGE, SERIES_COLORS, create_panels, draw_heatmap
 from contraport.seeding import torch_generator
-from contraport.theory.toy_problems import iterate_lbfgs
+from contraport.theory.mixture_and_lbfgs import iterate_lbfgs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -15,7 +15,14 @@ from contraport._utils.files import write_npz
 from contraport.comparison.grid import Claim, Grid
 from contraport.comparison.grid_builder import build_grid
 from contraport.comparison.jobs import build_cell_job
-from contraport.comparison.result_statistics import (
+from contraport.comparison.seed_intervals import (
+    MAX_PREDICTED_SEEDS,
+    estimate_moderated_variance,
+    estimate_paired_difference,
+    estimate_variance_prior,
+    mean_interval_over_seeds,
+)
+from contraport.comparison.statistics_and_verdicts import (
     HELD,
     NOT_HELD,
     UNDECIDED,
@@ -26,13 +33,6 @@ from contraport.comparison.result_statistics import (
     from_json_record,
     judge_claims,
     to_json_record,
-)
-from contraport.comparison.seed_intervals import (
-    MAX_PREDICTED_SEEDS,
-    estimate_moderated_variance,
-    estimate_paired_difference,
-    estimate_variance_prior,
-    mean_interval_over_seeds,
 )
 from contraport.runs import RunFolder
 

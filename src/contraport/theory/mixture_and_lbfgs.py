@@ -1,4 +1,4 @@
-"""Gaussian mixture samples and L-BFGS for the theory studies."""
+"""Gaussian mixture samples, and minimization by L-BFGS, for the theory studies."""
 
 from __future__ import annotations
 
