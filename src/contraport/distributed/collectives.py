@@ -172,7 +172,7 @@ def gather(value: Tensor) -> Tensor:
 
 
 class _Gather(torch.autograd.Function):
-    """Autograd function that gathers rows of all processes; backward is `_ReduceScatter`."""
+    """Autograd function that gathers the rows of all processes."""
 
     @staticmethod
     def forward(ctx: Any, processes: Processes, row_counts: tuple[int, ...], value: Tensor) -> Tensor:
@@ -222,7 +222,7 @@ class _ReduceScatter(torch.autograd.Function):
 
 
 class _OwnRowsOfReplicated(torch.autograd.Function):
-    """Autograd function that takes this process's rows; backward gathers and averages."""
+    """Autograd function that selects this process's rows of a replicated tensor."""
 
     @staticmethod
     def forward(ctx: Any, processes: Processes, row_counts: tuple[int, ...], replicated: Tensor) -> Tensor:
@@ -236,7 +236,7 @@ class _OwnRowsOfReplicated(torch.autograd.Function):
 
 
 class _AveragedGradient(torch.autograd.Function):
-    """Autograd function that is the identity; backward averages over processes."""
+    """Identity autograd function whose gradient is averaged over processes."""
 
     @staticmethod
     def forward(ctx: Any, processes: Processes, replicated: Tensor) -> Tensor:

@@ -47,12 +47,12 @@ class BackendConfig(NamedTuple):
     operand_dtype: torch.dtype = torch.float32
 
     def create_passes(self, geometry: Geometry, saved: Sequence[Tensor] = ()) -> PairPasses:
-        """Create the passes over a geometry, from tensors of earlier ones if `saved`."""
+        """Create the backend object for the compared pairs, reusing any `saved` tensors."""
         return self.passes_class(geometry, self.processes, saved, self.operand_dtype)
 
 
 class BackwardArgs(NamedTuple):
-    """Outputs, their gradients, and which inputs need one, for a backward pass.
+    """Arguments of a backward pass, such as outputs and their gradients.
 
     Attributes:
         outputs: All outputs of the forward computation.
@@ -239,7 +239,7 @@ _structures_lock = threading.Lock()  # graphs may be compiled by several threads
 
 
 def _get_structure_index(structure: TreeStructure) -> int:
-    """Return the index that stands for a structure in compiled graphs."""
+    """Return the integer that identifies a nested argument structure in compiled graphs."""
     with _structures_lock:
         if structure not in _index_by_structure:
             _index_by_structure[structure] = len(_structures)

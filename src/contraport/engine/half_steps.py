@@ -73,7 +73,7 @@ class Relaxation(NamedTuple):
         return shift if self.reference_potentials is None else self.reference_potentials[axis == "columns"] + shift
 
     def derivative_in_log_marginal(self, step_index: int, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
-        """Return the derivative of a half-step's potential by its log marginal."""
+        """Return the derivative of a half-step's potential with respect to its log marginal."""
         dampings = self.damping_by_step
         derivative = torch.ones_like(log_sum) if dampings is None else dampings[step_index].expand_as(log_sum)
         if self.max_shift_by_step is None:
@@ -123,7 +123,7 @@ class Relaxation(NamedTuple):
         return cotangent
 
     def _undamped_shift(self, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
-        """Return the shift from the reference, log marginal - reference - log-sum."""
+        """Return log marginal - reference - log-sum-exp, the potential's shift before damping."""
         if self.reference_potentials is None:
             return log_marginal - log_sum
         return log_marginal - self.reference_potentials[axis == "columns"] - log_sum
@@ -383,7 +383,7 @@ class HalfStepsOperation(OperationWithDenseForm):
         return [*outer, *cotangents[:num_initial], *inputs]
 
     def _input_potential_or_zeros(self, potentials: Sequence[Tensor], step: HalfStepSpec) -> Tensor:
-        """Return the other axis's potential that a half-step reads, or zeros."""
+        """Return the potential that a half-step starts from, zeros by default."""
         if step.source_potential_index is not None:
             return potentials[step.source_potential_index]
         return torch.zeros_like(self.log_marginals[step.axis == "rows"])

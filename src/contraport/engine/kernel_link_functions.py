@@ -17,7 +17,7 @@ from contraport.engine.autograd_utilities import vjp
 
 
 class Link(ABC):
-    """Base class of link functions, with their value h(T) and derivative."""
+    """Base class of functions h from a negative cost T to the log-kernel."""
 
     @abstractmethod
     def value(self, t: Tensor) -> Tensor:

@@ -221,7 +221,7 @@ class Kernel(nn.Module, ABC):
 
     @abstractmethod
     def log_kernel(self, negative_cost_in_units: NegativeCostFromUnit, temperature: float | Tensor) -> LogKernel:
-        """Build the log-kernel from a function that returns the negative cost.
+        """Build the log-kernel from a function that computes negative costs.
 
         Args:
             negative_cost_in_units: returns -cost / u for a unit u, such as the temperature.

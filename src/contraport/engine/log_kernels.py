@@ -1,4 +1,4 @@
-"""Logarithms of kernels between rows and columns, as input of the passes.
+"""Logarithms of kernels between rows and columns, from which backends compute sums.
 
 Every built-in kernel has one normal form. Its logarithm is a pointwise link h of an affine function of the inner
 product::
@@ -92,7 +92,7 @@ class LogKernel(ABC):
 
     @property
     def num_parameter_inputs(self) -> int:
-        """Number of inputs that are parameters, the last of `inputs`."""
+        """Number of learned parameters, which come last in `inputs`."""
         return 0
 
     @property
@@ -123,14 +123,14 @@ class LogKernel(ABC):
 
     @abstractmethod
     def with_link(self, link: Link | None, *, factor: float | Tensor = 1.0, row_shift: Tensor | None = None) -> Self:
-        """Return the kernel with another link, and its argument scaled and shifted.
+        """Return the kernel with another link function, its argument scaled and shifted.
 
         The argument is factor T + row_shift, with T that of the present link.
         """
 
     @abstractmethod
     def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Return log K of k single pairs, (k,)."""
+        """Return log K of the pairs with given indices, (k,)."""
 
     def gather_one_per_row(self, columns: Tensor, *, diagonal: bool = False) -> Tensor:
         """Return log K of one column per row, (N,).
@@ -148,7 +148,7 @@ class LogKernel(ABC):
 
     @property
     def a_priori_absolute_bound(self) -> float:
-        """Bound on |log K| without reading the embeddings, infinity if unknown."""
+        """Bound on |log K| that holds for any embeddings, infinity if unknown."""
         return math.inf
 
     @abstractmethod
@@ -164,7 +164,7 @@ class LogKernel(ABC):
         return checkpoint_row_blocks(inner, self.shape)
 
     def biases_outside_link(self) -> tuple[Tensor, Tensor]:
-        """Return the row and column biases added after the link, (N,) and (M,)."""
+        """Return the biases added outside the link function, (N,) and (M,)."""
         like, (n, m) = self.inputs[0], self.shape
         return like.new_zeros(n), like.new_zeros(m)
 
@@ -190,7 +190,7 @@ class LogKernel(ABC):
 
     @abstractmethod
     def tile_with_link_input(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return log K on a tile, and the input T of the link.
+        """Return log K on a tile, and the argument T of the link function.
 
         Biases that are added after the link are left out. Log K and T may be one tensor, and either may be `out`, a
         buffer of the tile's shape.
@@ -209,7 +209,7 @@ class LogKernel(ABC):
         """Add a tile's gradient of sum(weight * T), T the link's argument, to `input_grads`."""
 
     def _apply_link(self, t: Tensor) -> Tensor:
-        """Return h(T), or T itself if there is no link."""
+        """Apply the link function to T, if there is one."""
         return t if self.link is None else self.link.value(t)
 
 
@@ -522,7 +522,7 @@ class CallableLogKernel(LogKernel):
                 gradient[part] += value
 
     def _tile_kernel_without_link(self, rows: slice, columns: slice) -> CallableLogKernel:
-        """Return the kernel of a tile, without the link."""
+        """Return the log-kernel of a tile, without the link function."""
         return replace(self.take_rows(rows), y=self.y[columns], link=None)
 
 

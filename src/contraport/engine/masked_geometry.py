@@ -50,7 +50,7 @@ class PairExclusion(ABC):
 
     @abstractmethod
     def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Return the mask of k single pairs as a Boolean tensor, (k,)."""
+        """Return whether the pairs with given indices are excluded, Boolean, (k,)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +99,7 @@ class LabelExclusion(PairExclusion):
 
     @cached_property
     def _cached_dense(self) -> Tensor:
-        """Mask of all pairs, (N, M), cached for the batches that share it."""
+        """Boolean mask of all pairs, (N, M), computed once."""
         with torch.inference_mode(False):  # an inference tensor could not be saved for a later backward
             return super().dense()
 
@@ -183,7 +183,7 @@ class Geometry:
 
     @property
     def has_finite_log_sums(self) -> bool:
-        """True if the log-sum of every row and column is known to be finite."""
+        """True if the log-sum-exp of every row and column is known to be finite."""
         return self.has_no_empty_row_or_column and self.log_kernel.is_always_finite
 
     @property
@@ -202,7 +202,7 @@ class Geometry:
         return Geometry(self.log_kernel.take_rows(rows), tuple(mask.take_rows(rows) for mask in self.masks))
 
     def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Return log K of k single pairs, (k,), minus infinity where masked."""
+        """Return log K of the pairs with given indices, minus infinity where masked."""
         value = self.log_kernel.gather_entries(rows, columns)
         for mask in self.masks:
             value = value.masked_fill(mask.gather_entries(rows, columns), -torch.inf)
@@ -218,7 +218,7 @@ class Geometry:
     def with_link(
         self, link: Link | None, *, factor: float | Tensor = 1.0, row_shift: Tensor | None = None
     ) -> Geometry:
-        """Return the geometry with another link, the function that yields log K."""
+        """Return the geometry with another link function in its log-kernel."""
         return Geometry(
             self.log_kernel.with_link(link, factor=factor, row_shift=row_shift),
             self.masks,

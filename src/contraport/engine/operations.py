@@ -1,4 +1,4 @@
-"""Public operations of the engine, such as Sinkhorn half-steps and log-sums.
+"""Public operations of the engine, such as Sinkhorn half-steps and log-sum-exps.
 
 Each takes a geometry, chooses the backend for it, and is differentiable any number of times in all its arguments; see
 `contraport.engine.custom_op`.

@@ -1,4 +1,4 @@
-"""Passes over all pairs, the few O(N M) sums that every backend implements.
+"""Sums over all pairs, in O(N M) time, that every backend implements.
 
 Each pass works on a geometry, S = log K with its masks:
 
@@ -53,7 +53,7 @@ class WeightTerm(NamedTuple):
 
 
 class PairPasses(ABC):
-    """Base class of backends, which pass over all pairs of one geometry.
+    """Base class of backends, which compute sums over all pairs.
 
     A backend overrides `prepare` to prepare what its passes share.
 
@@ -134,7 +134,7 @@ class PairPasses(ABC):
         """
 
     def _reduce_and_scale_gradients(self, gradients: list[Tensor | None]) -> list[Tensor | None]:
-        """Scale or sum gradients so that their mean over processes is the whole.
+        """Reduce and scale gradients so that averaging over processes gives the full gradient.
 
         Inputs that belong to no row or column (parameters of a learned cost) are replicated: their gradients are summed
         over the processes. Others are multiplied by the number of processes.

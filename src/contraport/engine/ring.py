@@ -1,4 +1,4 @@
-"""Log-kernel and passes over pairs whose embeddings stay on their process.
+"""Log-kernel and backend that exchange embeddings around a ring of processes.
 
 Each process has its own rows and columns; the blocks of columns travel around a ring of processes. One visit is the
 rectangle between the own rows and the block that is present: an ordinary geometry, whose passes are those of any
@@ -84,7 +84,7 @@ class Shards(NamedTuple):
 
 
 class RingVisit(NamedTuple):
-    """Pairs of this process's rows and the block of columns it now holds.
+    """Pairs between this process's rows and the column block that it currently holds.
 
     Attributes:
         owner: Rank of the process that owns the columns.
@@ -107,7 +107,7 @@ class RingVisit(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RingLogKernel(LogKernel):
-    """Log-kernel over all processes, each of which holds only its own part.
+    """Log-kernel whose embeddings are distributed over processes.
 
     Gradients follow `contraport.distributed`: that of an own embedding is the whole gradient times the number of
     processes.
@@ -261,7 +261,7 @@ class RingLogKernel(LogKernel):
     def add_column_gradients(
         self, exchange: RingExchange, visit: RingVisit, gradients: Sequence[Tensor | None]
     ) -> None:
-        """Add this process's part to the gradients that travel with the columns."""
+        """Add this process's gradients to the accumulated gradients of the current columns."""
         if exchange.with_gradient and any(gradients[k] is not None for k in self.own.column_input_indices):
             parts = self._unpack_block(exchange.gradient_accumulator, visit.owner)
             for k, part in zip(self.own.column_input_indices, parts, strict=True):
@@ -269,7 +269,7 @@ class RingLogKernel(LogKernel):
                     part[visit.local_columns] += value
 
     def list_indexed_column_gradients(self, exchange: RingExchange) -> list[tuple[int, Tensor]]:
-        """Return (input index, gradient) for each local column input, after the exchange."""
+        """Return this process's column gradients, summed over all processes, with input indices."""
         parts = self._unpack_block(exchange.gradient_accumulator, self.processes.rank)
         return list(zip(self.own.column_input_indices, parts, strict=True))
 
@@ -284,7 +284,7 @@ class RingLogKernel(LogKernel):
 
 
 class RingPairPasses(PairPasses):
-    """Backend for embeddings that travel around a ring of processes.
+    """Backend that exchanges column embeddings around a ring of processes.
 
     Another backend computes each block that arrives.
 
@@ -382,7 +382,7 @@ class RingPairPasses(PairPasses):
         return self.rows.to_row_order(sums)
 
     def _iter_visits_with_passes(self, exchange: RingExchange | None = None) -> Iterator[tuple[RingVisit, PairPasses]]:
-        """Yield each arriving block of columns with the passes over its pairs.
+        """Yield each arriving column block, with a backend that sums over its pairs.
 
         Without an exchange one is started, around half of the ring if the problem is symmetric.
         """
@@ -405,7 +405,7 @@ class RingPairPasses(PairPasses):
         ]
 
     def _combine_log_sums(self, partial: Tensor | None, shards: Shards) -> Tensor | None:
-        """Combine the log-sums of all processes, in row or column order."""
+        """Combine each row's or column's log-sum-exp over all processes, in original order."""
         if partial is None:
             return None
         total = torch.ones_like(partial)
@@ -414,7 +414,7 @@ class RingPairPasses(PairPasses):
 
 
 def _add_log_sums_in_place(total: Tensor | None, part: slice, values: Tensor | None) -> None:
-    """Add log-sums to a range of `total` in place, by logaddexp."""
+    """Combine log-sum-exps with a range of `total` in place, by logaddexp."""
     if total is not None and values is not None:
         total[part] = torch.logaddexp(total[part], values)
 

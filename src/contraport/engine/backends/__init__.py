@@ -1,4 +1,4 @@
-"""Backends of the passes over all pairs: registry, choice by size and device, and context managers to override it."""
+"""Backends, chosen by size and device, with context managers to override the choice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CUDA backend of the passes over all pairs, by Triton kernels.
+"""CUDA backend that sums over all pairs by Triton kernels.
 
 It takes an `InnerProductLogKernel` in single precision, without a link or with a `PolynomialTailLink` or
 `PoweredCostLink` (doubled or not). A geometry that does not fit, see `unsupported_reason`, gets the backend for its
@@ -47,7 +47,7 @@ VECTOR_BLOCK_ENTRIES = 1024
 
 
 class CudaPairPasses(PairPasses):
-    """Passes over all pairs by Triton kernels, in O((N + M) d) memory.
+    """Backend of Triton kernels, in O((N + M) d) memory.
 
     The gradient adds a workspace of at most `MAX_WORKSPACE_BYTES`. With several processes each computes a range of the
     rows, and a range of the columns for sums over rows.
@@ -139,7 +139,7 @@ class CudaPairPasses(PairPasses):
         row_exponents: Tensor | None = None,
         column_weights: Tensor | None = None,
     ) -> Tensor:
-        """Return a log-sum or weighted sum of each row, (N,), on every process."""
+        """Return the log-sum-exp or weighted sum of each row, (N,), on every process."""
         own = self._own_row_slice(len(inputs.x))
         own_exponents = None if row_exponents is None else row_exponents[own]
         part = _row_log_sums_or_weighted_sums(inputs.take_rows(own), column_exponents, own_exponents, column_weights)
@@ -215,7 +215,7 @@ class _KernelInputs(NamedTuple):
 
 
 class _WeightTerms(NamedTuple):
-    """Terms whose sum is the pair weights, with one tensor per field.
+    """Summands of the pair weights, stacked into one tensor per field.
 
     Written out, W_ij = exp(S_ij) times the sum over terms of exp(A_i + B_j) u_i v_j, with S the log-kernel log K.
 
@@ -354,7 +354,7 @@ def _row_gradients_and_sums_fused(
 def _input_gradients_by_workspace(
     inputs: _KernelInputs, weights: _WeightVariants, needs_grad: Sequence[bool], without_link: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of `_input_gradients`, with pair weights in blocks of rows."""
+    """Compute `_input_gradients` by storing the pair weights of some rows at a time."""
     x, y = inputs.x, inputs.y
     n, m = x.shape[0], y.shape[0]
     # W in bfloat16 beside half-precision embeddings: weights need the range of single precision, not its digits.
@@ -488,7 +488,7 @@ def _triton_input_precision(x: Tensor) -> str:
 
 
 def _count_column_splits(inputs: _KernelInputs, blocks: _LaunchConfig) -> int:
-    """Return into how many programs the columns are split."""
+    """Return the number of column splits, each computed by its own Triton program."""
     if not inputs.x.is_cuda:
         return 2  # in the interpreter, so that tests reach the joining of partial results
     processors = torch.cuda.get_device_properties(inputs.x.device).multi_processor_count

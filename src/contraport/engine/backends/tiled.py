@@ -67,7 +67,7 @@ class Tile(NamedTuple):
 
 
 class StreamedPairPasses(PairPasses):
-    """Passes over all pairs that recompute each tile, in O((N + M) d) memory."""
+    """Backend that recomputes each tile of the pairs, in O((N + M) d) memory."""
 
     description: ClassVar[str] = "tiles recomputed in each pass: O((N + M) d) memory"
 
@@ -303,7 +303,7 @@ class StreamedPairPasses(PairPasses):
 
 
 class StoredPairPasses(StreamedPairPasses):
-    """Passes over all pairs that store every tile, in O(N M) memory.
+    """Backend that stores every tile of the pairs, in O(N M) memory.
 
     All tiles lie one after the other in one tensor, which is saved for the gradient: K where exponents are
     moderate, else log K itself; then, if there is a link, T of all tiles.
@@ -346,7 +346,7 @@ class StoredPairPasses(StreamedPairPasses):
         return self._stored_tile_view(rows, columns, link_input=self._has_link)
 
     def _stored_tile_view(self, rows: slice, columns: slice, *, link_input: bool = False) -> Tensor:
-        """Return the stored tile of the kernel, or of the link's argument."""
+        """Return the stored tile of the kernel, or of the link function's argument."""
         height, width = rows.stop - rows.start, columns.stop - columns.start
         start = self._starts[rows.start, columns.start] + (self._entries if link_input else 0)
         return self._storage[start : start + height * width].view(height, width)

@@ -1,4 +1,4 @@
-"""Triton kernels of the passes over all pairs, launched by `contraport.engine.backends.cuda`.
+"""Triton kernels that sum over all pairs, launched by `contraport.engine.backends.cuda`.
 
 A program owns BLOCK_M rows, loops over a part of the columns and writes only what it owns, so that a result repeats bit
 for bit. A sum over rows is the same kernel with the two sides exchanged: no kernel transposes a tile that it has
@@ -238,7 +238,7 @@ def _link_input_tile(
     x, y, x_block, y_block, row_bias, column_bias, rows, columns, n, m,
     D: tl.constexpr, LINK: tl.constexpr, PRECISION: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Return inner products on a tile, plus the biases if there is a link."""
+    """Return a tile of inner products, with biases if there is a link function."""
     t = tl.dot(x_block, tl.trans(y_block), input_precision=PRECISION)
     for start in range(BLOCK_D, D, BLOCK_D):
         depth = start + tl.arange(0, BLOCK_D)
@@ -299,7 +299,7 @@ def _weight_tile(
     D: tl.constexpr, LINK: tl.constexpr, MASKS: tl.constexpr, EXCEPTIONS: tl.constexpr, PRECISION: tl.constexpr,
     GROUPS: tl.constexpr, RANK: tl.constexpr, WITHOUT_LINK: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Return the pair weights on a tile, times the slope of the link."""
+    """Return a tile of pair weights, multiplied by the link function's derivative."""
     t = _link_input_tile(
         x, y, x_block, y_block, row_bias, column_bias, rows, columns, n, m, D, LINK, PRECISION, BLOCK_D
     )
