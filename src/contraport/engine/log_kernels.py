@@ -206,7 +206,7 @@ class LogKernel(ABC):
 
     @abstractmethod
     def add_tile_gradients(self, rows: slice, columns: slice, weight: Tensor, input_grads: list[Tensor | None]) -> None:
-        """Add a tile's gradient of sum(weight * T), T the link's argument, to `input_grads`."""
+        """Add the gradient of sum(weight * T) on a tile to `input_grads`."""
 
     def _apply_link(self, t: Tensor) -> Tensor:
         """Apply the link function to T, if there is one."""

@@ -242,7 +242,7 @@ class _WeightTerms(NamedTuple):
 
 
 class _WeightVariants(NamedTuple):
-    """Pair weights with one exponential per summand, and with a shared one.
+    """Pair weights in two forms, with separate exponentials and with a shared one.
 
     Which form is used is decided on the device: reading the flags would make the host wait.
 
@@ -519,7 +519,7 @@ def _empty_gradient_and_sums(z: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _stack_labels_and_exceptions(masks: Sequence[LabelExclusion], side: int, z: Tensor) -> Tensor:
-    """Return the labels and exception labels of all masks, stacked as int64.
+    """Stack the row or column labels that define all masks, as int64.
 
     `side` is 0 for rows and 1 for columns, with vectors `z`. Each mask has a row of labels, then one of exceptions.
     """
