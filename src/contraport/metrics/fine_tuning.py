@@ -26,10 +26,10 @@ MIN_STEPS = 200
 class ClassificationModel(nn.Module):
     """Encoder with a linear classification head on its representation."""
 
-    def __init__(self, encoder: Model, classes: int) -> None:
+    def __init__(self, encoder: Model, num_classes: int) -> None:
         super().__init__()
         self.encoder = encoder
-        self.head = nn.Linear(encoder.num_features, classes)
+        self.head = nn.Linear(encoder.num_features, num_classes)
 
     def forward(self, *views: Tensor) -> Tensor:
         """Return the class logits, `(b, classes)`, of unaugmented views."""

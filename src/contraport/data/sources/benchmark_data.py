@@ -200,11 +200,11 @@ def load_japanese_vowels(split: str, root: Path | None) -> Dataset:
     return _load_padded_series("japanese-vowels", "JapaneseVowels", split, root)
 
 
-def _load_padded_series(name: str, files: str, split: str, root: Path | None) -> Dataset:
+def _load_padded_series(name: str, file_prefix: str, split: str, root: Path | None) -> Dataset:
     """Load time series, padded to the longest by repeating their last values."""
-    folder = _get_data_folder(name, root, f"{files}_TRAIN.ts", "aeon", "aeon", f"datasets/data/{files}")
+    folder = _get_data_folder(name, root, f"{file_prefix}_TRAIN.ts", "aeon", "aeon", f"datasets/data/{file_prefix}")
     (train, train_labels), (test, test_labels) = (
-        read_ts_series_and_classes(folder / f"{files}_{part}.ts") for part in ("TRAIN", "TEST")
+        read_ts_series_and_classes(folder / f"{file_prefix}_{part}.ts") for part in ("TRAIN", "TEST")
     )
     longest = max(one.shape[1] for one in train + test)
     padded = [np.pad(one, ((0, 0), (0, longest - one.shape[1])), mode="edge") for one in train + test]

@@ -162,9 +162,9 @@ def _add_plans_to_page(
         "classes": classes,
         "sheets": (first_sheet, second_sheet),
     }
-    suffixes = [f" ({name})" if name else "" for name in classes]
+    class_suffixes = [f" ({name})" if name else "" for name in classes]
     plan, target = (
-        _draw_heatmap(mass, scale, suffixes, (first, second), without_self=last.excludes_self_pairs)
+        _draw_heatmap(mass, scale, class_suffixes, (first, second), without_self=last.excludes_self_pairs)
         for mass in (last.plan, last.target)
     )
     target_label = f"target of {run.name}: mass {last.target.sum():.3f}"
@@ -224,16 +224,16 @@ def _dropped_mass_prefix(mass: float) -> str:
 
 
 def _draw_heatmap(
-    mass: Array, scale: LogScale, suffixes: list[str], views: tuple[str, str], *, without_self: bool
+    mass: Array, scale: LogScale, class_suffixes: list[str], view_names: tuple[str, str], *, without_self: bool
 ) -> PlotlyFigure:
     """Draw a plan or target as a heatmap, with dotted lines between views."""
     rows, columns = mass.shape
-    items = len(suffixes)
+    items = len(class_suffixes)
     trace = build_byte_heatmap_trace(quantize_masses(mass, scale), colorscale=HEATMAP_COLORSCALE)
     trace["z"]["withoutSelf"] = without_self
     trace["meta"] = {
-        "rows": _build_hover_texts(rows, suffixes, views, view_index=0),
-        "columns": _build_hover_texts(columns, suffixes, views, view_index=1),
+        "rows": _build_hover_texts(rows, class_suffixes, view_names, view_index=0),
+        "columns": _build_hover_texts(columns, class_suffixes, view_names, view_index=1),
         "scale": [scale.log10_low, scale.log10_high],
     }
     style = {"type": "line", "line": {"color": MUTED_COLOR, "width": 1, "dash": "dot"}}
@@ -242,17 +242,17 @@ def _draw_heatmap(
         shapes.append(style | {"x0": columns / 2 - 0.5, "x1": columns / 2 - 0.5, "y0": -0.5, "y1": rows - 0.5})
     if rows > items:
         shapes.append(style | {"y0": rows / 2 - 0.5, "y1": rows / 2 - 0.5, "x0": -0.5, "x1": columns - 0.5})
-    x = build_titled_axis("column embedding", **_build_view_name_ticks(columns, items, views, view_index=1))
-    y = build_titled_axis("row embedding", **_build_view_name_ticks(rows, items, views, view_index=0))
+    x = build_titled_axis("column embedding", **_build_view_name_ticks(columns, items, view_names, view_index=1))
+    y = build_titled_axis("row embedding", **_build_view_name_ticks(rows, items, view_names, view_index=0))
     y |= {"autorange": "reversed", "scaleanchor": "x", "tickangle": -90}
     return build_figure([trace], x=x, y=y, shapes=shapes)
 
 
 def _build_view_name_ticks(
-    num_embeddings: int, num_items: int, views: tuple[str, str], *, view_index: int
+    num_embeddings: int, num_items: int, view_names: tuple[str, str], *, view_index: int
 ) -> dict[str, Any]:
     """Build plotly ticks that name the view, or both views, on an axis."""
-    names = list(views) if num_embeddings > num_items else [views[view_index]]
+    names = list(view_names) if num_embeddings > num_items else [view_names[view_index]]
     middles = [(place + 0.5) * num_embeddings / len(names) for place in range(len(names))]
     return {
         "tickvals": [middle - 0.5 for middle in middles],
@@ -263,11 +263,11 @@ def _build_view_name_ticks(
 
 
 def _build_hover_texts(
-    num_embeddings: int, suffixes: list[str], views: tuple[str, str], *, view_index: int
+    num_embeddings: int, class_suffixes: list[str], view_names: tuple[str, str], *, view_index: int
 ) -> list[str]:
     """Build hover texts of rows or columns, such as "view 1, item 3"."""
-    items = len(suffixes)
+    items = len(class_suffixes)
     return [
-        f"{views[k // items if num_embeddings > items else view_index]}, item {k % items + 1}{suffixes[k % items]}"
-        for k in range(num_embeddings)
+        f"{view_names[k // items if num_embeddings > items else view_index]}, item {item + 1}{class_suffixes[item]}"
+        for k, item in ((k, k % items) for k in range(num_embeddings))
     ]
