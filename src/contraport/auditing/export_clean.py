@@ -131,7 +131,7 @@ def _write_table(
 def _write_coupling_folder(
     result: Audit, cleaning: Cleaning, path: Path, *, data: str, dataset: Dataset, repaired_view: int
 ) -> None:
-    """Write a cleaned copy of the folder of a coupling."""
+    """Write a cleaned copy of a folder with row, column and pair tables."""
     files = coupling_folder.get_table_files(data)
     parsed = {part: tables.read_table(file) for part, file in files.items()}
     sources = {

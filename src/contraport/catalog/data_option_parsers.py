@@ -55,7 +55,7 @@ class CorruptionSpec(NamedTuple):
 
 
 class DomainShiftSpec(NamedTuple):
-    """Kind of domains (rotate or style), and the held-out domain, if any."""
+    """Kind of domain shift (rotate or style), and the held-out domain, if any."""
 
     kind: str
     held_out: str | None = None
@@ -237,7 +237,7 @@ def parse_corruptions(text: object) -> tuple[CorruptionSpec, ...]:
 
 
 def parse_domain_shift(text: object) -> DomainShiftSpec:
-    """Parse a domain type such as ``style``, optionally with a held-out domain.
+    """Parse a kind of domain shift such as ``style``, optionally with a held-out domain.
 
     ``style:edges`` holds out the domain ``edges``.
 

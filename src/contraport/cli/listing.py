@@ -91,7 +91,7 @@ _NEXT_COMMAND_BY_LIST_NAME = {
 
 
 class _NameTable(list[Mapping[str, str]]):
-    """Table rows with names, and a command that uses such a name."""
+    """Table of names and descriptions, with an example command."""
 
     def __init__(self, rows: Iterable[Mapping[str, str]], next_command: str) -> None:
         super().__init__(rows)
@@ -113,7 +113,7 @@ def list_names(arguments: dict[str, Any]) -> _NameTable:
 
 
 def print_names(rows: _NameTable) -> None:
-    """Print names with descriptions as plain text, and a command.
+    """Print a table of names and descriptions as plain text.
 
     It needs no optional package.
     """

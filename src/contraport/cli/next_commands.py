@@ -26,7 +26,7 @@ def after_audit(options: Options, result: Audit | ViewAudit) -> Sequence[str]:
 
 
 def after_train(options: Options, run: Run) -> Sequence[str]:
-    """Suggest `evaluate` for the run, or `embed` without held-out items."""
+    """Suggest `evaluate` for the run, or `embed` if no items are held out."""
     if options.get("dry_run"):
         return []
     path, record = shlex.quote(str(run.path)), as_run_folder(run).find_split_digests()

@@ -381,7 +381,7 @@ def _add_common_options(parser: _Parser, command: Command[...], *, help_shows_al
 
 
 def _add_option(parser: Any, option: Option, option_type: Any, *, shown: bool) -> None:
-    """Add an option to a parser or argument group, hidden unless `shown`."""
+    """Add an option to a parser or group, hidden from help unless `shown`."""
     settings: dict[str, Any] = {
         "type": option_type,
         "help": option.help.replace("%", "%%") if shown else argparse.SUPPRESS,

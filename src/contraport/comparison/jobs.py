@@ -123,7 +123,7 @@ def build_cell_job(grid: Grid, cell: Cell) -> CellJob:
 
 
 def run_job_unless_in_use(job: CellJob) -> JobResult | None:
-    """Train and evaluate a cell, or return None if another process does.
+    """Train and evaluate a cell of the grid, unless another process already does.
 
     A saved result is returned without training, and an interrupted training is resumed.
     A diverged training counts as done, with the reason in ``failed``. Nothing is written if the settings or data are

@@ -300,7 +300,7 @@ def _check_finite(argument: str, original_and_float32_blocks: Iterable[tuple[np.
 
 
 def factorize(argument: str, values: ArrayLikeOrTensor) -> tuple[Codes, tuple[str, ...]]:
-    """Return the code of each value, and the sorted names of the codes.
+    """Return an integer code for each value, and the sorted value names.
 
     Raises:
         UsageError: the values are not one integer, Boolean or string per item.
@@ -327,7 +327,7 @@ def factorize(argument: str, values: ArrayLikeOrTensor) -> tuple[Codes, tuple[st
 def factorize_to_tensor(
     argument: str, values: ArrayLikeOrTensor | None
 ) -> tuple[Tensor, tuple[str, ...]] | tuple[None, None]:
-    """Return codes as a tensor and their names, or None for both."""
+    """Encode values as an integer tensor and their sorted names, None without values."""
     if values is None:
         return None, None
     codes, names = factorize(argument, values)

@@ -135,14 +135,14 @@ class SplitDigests:
 
 
 def _present_mask(dataset: Dataset) -> Tensor:
-    """Return the mask ``(n, views)`` of present views, also if none is missing."""
+    """Return a mask of present views, all True if none is missing, ``(n, views)``."""
     if dataset.present is None:
         return torch.ones(len(dataset), len(dataset.shapes), dtype=torch.bool)
     return dataset.present
 
 
 def _any_view_match_mask(dataset: Dataset, digests: NDArray[np.int64]) -> Tensor:
-    """Return the mask of items with the digest of any view among `digests`."""
+    """Return a mask of the items with at least one view among `digests`."""
     if dataset.content_digests is None:
         return torch.zeros(len(dataset), dtype=torch.bool)
     shared = torch.from_numpy(np.isin(dataset.content_digests.numpy(), digests)) & _present_mask(dataset)

@@ -32,7 +32,7 @@ class ParsedItem(NamedTuple):
 
 
 class StreamReadError(UsageError):
-    """Error raised by a stream's iterable, after which earlier results remain valid."""
+    """Error raised by a stream's iterable, which leaves the training state valid."""
 
 
 def iterate_source(source: Iterable[Any], name: str, pass_number_in_errors: int = 0) -> Iterator[Any]:

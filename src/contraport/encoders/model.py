@@ -199,7 +199,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         return truncated
 
     def _truncate_in_place(self, dims: int) -> None:
-        """Set `dims`, at most the length of each representation."""
+        """Truncate each representation to its first `dims` coordinates."""
         most, part = min(self.untruncated_representation_sizes), self.representation_part
         good = is_integer(dims) and 1 <= dims <= most
         check(good, f"dims: must be an integer from 1 to {most}, the length of the representation, got {dims!r}.")
@@ -214,7 +214,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         return resolve_view_index(argument, view, self.view_names, self.shapes)
 
     def to_single_view(self, view: object) -> Model:
-        """Return a model of one view that shares the view's tower.
+        """Return a model of one view, which shares its weights with this one.
 
         It outputs projections if the tower has a projector. Projections of different views are comparable, so that one
         view retrieves another.
@@ -377,7 +377,7 @@ class FeatureExtractor(nn.Module):
 
 
 def _encode_and_concat(towers: Iterable[nn.Module], views: Sequence[Tensor], part: str, dims: int | None) -> Tensor:
-    """Encode each view by its tower and concatenate the truncated representations."""
+    """Return the concatenated representations of all views, each cut to `dims`."""
     features = [(cast(Tower, tower), tower(view)) for tower, view in zip(towers, views, strict=True)]
     outputs = [tower.to_representation(each, part) for tower, each in features]
     return torch.cat(outputs if dims is None else [output[:, :dims] for output in outputs], dim=1)

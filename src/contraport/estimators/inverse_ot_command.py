@@ -70,7 +70,7 @@ class LearnedCost(NamedTuple):
 
     @property
     def explained_share(self) -> float:
-        """Share of the dependence that the cost explains, 1 without any dependence."""
+        """Share of row-column dependence that the cost explains, 1 for an independent coupling."""
         return 1 - self.kl_divergence / self.independent_kl if self.independent_kl > 0 else 1.0
 
     def __str__(self) -> str:
@@ -135,7 +135,7 @@ def inverse_ot(arguments: dict[str, Any]) -> LearnedCost:
 def _load_coupling_and_features(
     options: InverseOTOptions,
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
-    """Load the coupling, row features and column features, None where missing."""
+    """Load the coupling matrix, and row and column features or None."""
     source = options.coupling
     features: dict[str, np.ndarray | None] = dict.fromkeys(FEATURE_OPTION_NAMES)
     if isinstance(source, str | Path) and Path(source).is_dir():
@@ -203,7 +203,7 @@ def _check_matrix_size(num_rows: int, num_columns: int) -> None:
 def _standardize_and_reduce(
     argument: str, features: np.ndarray | None, indices: np.ndarray, components: int
 ) -> np.ndarray:
-    """Return standardized features reduced by PCA, or the identity for None."""
+    """Return standardized features reduced by PCA, or one-hot vectors if there are none."""
     if features is None:
         return np.eye(len(indices))
     features = np.asarray(features[indices], dtype=np.float64)

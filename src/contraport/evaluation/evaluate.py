@@ -268,7 +268,7 @@ def _build_evaluation(
 def _collect_page_arrays_and_plan_note(
     loaded: LoadedRun, trained: EvalContext, plans: Sequence[tuple[int, ArraysByName]], *, has_probe: bool
 ) -> tuple[ArraysByName, str | None]:
-    """Return arrays for the report page, and the reason for a missing plan."""
+    """Return the report page's arrays, and a note if the plan is missing."""
     samples = collect_test_figure_arrays(trained, has_probe=has_probe) | (
         collect_worst_probe_error_arrays(trained) if has_probe else {}
     )

@@ -107,7 +107,7 @@ class EvalContext:
 
     @property
     def model(self) -> Model:
-        """The encoder, which is not available for raw inputs."""
+        """The encoder, which must be a `Model` and not raw inputs."""
         assert isinstance(self.encoder, Model)
         return self.encoder
 
@@ -274,7 +274,7 @@ class EvalContext:
 
     @property
     def has_unseen_test_rows(self) -> bool:
-        """True if a row of a coupling has test but no training pairs."""
+        """True if some row has test pairs but no training pairs."""
         train, test = (_get_required_tensor(part.entity_ids)[:, 0] for part in (self.train, self.test))
         return not bool(torch.isin(test, train).all())
 

@@ -125,7 +125,7 @@ class Loss(nn.Module, ABC):
 
     @abstractmethod
     def requires_features(self, target: Target | None = None) -> bool:
-        """Return whether a call with `target`, or the loss's own, needs ``features=``."""
+        """Return whether a call needs ``features=`` for its target."""
 
     @abstractmethod
     def target_conflict_message(self, target: Target) -> str | None:

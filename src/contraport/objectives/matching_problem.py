@@ -60,7 +60,7 @@ class BlockDirection(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class MatchingProblem:
-    """Inputs of one call, with the layout and target applied to them.
+    """Inputs of one call of an objective, with its layout and target.
 
     Attributes:
         layout: Layout, which selects the compared pairs.
@@ -415,7 +415,7 @@ def _single_or_unpaired_views_error(target: Target, inputs: CallInputs) -> Usage
 def _check_inputs_of_coordinate_layout(
     layout: Layout, target: Target, inputs: CallInputs, options: Mapping[str, Any]
 ) -> None:
-    """Raise `UsageError` for item inputs, such as ids, with a coordinate layout."""
+    """Raise `UsageError` for item inputs, such as ids, if embedding coordinates are compared."""
     of = f"{layout!r}, which compares coordinates"
     good = target.positives_from_views
     check(good, f"target: must match the views, as Pairs() does, for {of}, got {target!r}.", "conflict")

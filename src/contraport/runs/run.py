@@ -232,7 +232,7 @@ class Run:
         return evaluation
 
     def pair_scores(self) -> dict[str, np.ndarray]:
-        """Read the latest online audit of a run on pairs of two views.
+        """Read the scores of the latest online audit of two-view pairs.
 
         The number of pairs is `n`.
 
@@ -245,7 +245,7 @@ class Run:
         return self._read_file(self.path / "pairs.npz", read_arrays)
 
     def view_scores(self) -> dict[str, np.ndarray]:
-        """Read the latest online audit of a run on three or more views.
+        """Read the scores of the latest online audit of three or more views.
 
         The number of items is `n`, that of views `k`.
 

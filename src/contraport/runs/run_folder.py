@@ -90,7 +90,10 @@ class ReplacedRunBackup:
             shutil.copyfile(run.config_path, copy)
 
     def finish_interrupted_operation(self) -> None:
-        """Undo an incomplete backup, or delete a complete one if a checkpoint exists."""
+        """Clean up the backup of a replaced run after an interruption.
+
+        An incomplete backup is undone; a complete one is deleted if the new run has a checkpoint.
+        """
         if self.is_complete() and self._run.last_checkpoint.exists():
             self.delete_backup()
         elif not self.is_complete() and self.path.exists():
@@ -290,7 +293,7 @@ class RunFolder(Run):
         return self._read_trained_and_planned_epochs()[0]
 
     def _read_trained_and_planned_epochs(self) -> tuple[int | None, int | None]:
-        """Read trained and planned epochs of the saved model, None if not recorded."""
+        """Read the saved model's numbers of trained and planned epochs, None if unrecorded."""
         if not self.trained_path.exists():
             return None, None
 
@@ -327,7 +330,7 @@ class RunFolder(Run):
             write_npz(path, arrays)
 
     def page_arrays(self) -> dict[str, np.ndarray]:
-        """Read the arrays by name that `contraport.evaluate` wrote for the HTML page."""
+        """Read the arrays that `contraport.evaluate` saved for the HTML page, by name."""
         return self._read_file(self.samples_path, read_page_arrays, REEVALUATE_REMEDY)
 
     def test_item_metric_values(self) -> dict[str, np.ndarray]:

@@ -354,7 +354,7 @@ def _has_image_or_npy_suffix(query: str) -> bool:
 
 
 def _format_query_title(query: int | str | Path) -> str:
-    """Return a query as text, a file by its base name."""
+    """Return the title of a query, its text or the file's base name."""
     return Path(str(query)).name if _is_existing_path(query) else str(query)
 
 
@@ -439,7 +439,7 @@ def _find_saved_features(options: ItemSearchOptions) -> Features | None:
 
 
 def _resolve_query_view(options: ItemSearchOptions, model: Model) -> str:
-    """Return the view of the query, as set or as its kind requires."""
+    """Return the name of the query's view, as given or inferred."""
     if options.query_view is not None:
         return model.view_names[model.view_index(options.query_view, "query_view")]
     is_file = isinstance(options.query, Path) or _has_image_or_npy_suffix(options.query)

@@ -1,4 +1,4 @@
-"""Theory of alpha-CL (Tian, 2022), from contrastive covariance to linear encoders."""
+"""Contrastive covariance, pair weights and linear encoders of alpha-CL (Tian, 2022)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ContrastiveCovariance:
         return float(self.matrix.trace())
 
     def figure(self) -> Figure:
-        """Draw the covariance and its eigenvalues, where negative ones mark augmentation directions."""
+        """Draw the covariance as a heatmap and its eigenvalues as bars."""
         figure, (left, right) = create_panels(2)
         draw_heatmap(left, self.matrix.detach(), signed=True)
         left.set_title("contrastive covariance")
@@ -164,7 +164,7 @@ def pair_weights(
 
 
 class _SquaredDistanceWithPairShift(nn.Module):
-    """Cost of half the squared distance, plus a zero parameter per pair.
+    """Cost of half the squared distance, plus an offset per pair, initially zero.
 
     The gradient of a loss in these parameters is its gradient in the costs.
 

@@ -135,7 +135,7 @@ class PairedFeatures:
         return other
 
     def _check_pool_size(self) -> None:
-        """Raise `UsageError` if the pool has too few items to find neighbors in."""
+        """Raise `UsageError` if there are too few candidate neighbors."""
         fewest, size = self.num_neighbors + 2, len(self.neighbor_pool_items)
         check(size >= fewest, f"neighbor_pool: must have at least {fewest} items, got {size}.")
 
@@ -187,7 +187,7 @@ class PairedFeatures:
 
     @cached_property
     def nearest_pool_items_by_view(self) -> tuple[Tensor, Tensor]:
-        """Pool items nearest to each item by view, ``(n, num_neighbors + 2)`` each."""
+        """Nearest neighbors of each item in each view, ``(n, num_neighbors + 2)`` each."""
         # Two more than needed: `neighbors_excluding_members` removes the two members of a pair.
         count = self.num_neighbors + 2
         if self.neighbor_pool is None:
@@ -226,7 +226,7 @@ class PairedFeatures:
         return items[top_products_and_indices(queries, select_rows(values, items), count)[1]]
 
     def neighbors_excluding_members(self, pairs: PairIndices) -> tuple[Tensor, Tensor]:
-        """Return neighbors of each pair's members, excluding these members, ``(p, num_neighbors)`` each.
+        """Return nearest neighbors of each pair's members, except the members, ``(p, num_neighbors)`` each.
 
         A member among the neighbors would confirm its own pair, or in a re-paired one the pair that it comes from.
         """
@@ -262,7 +262,7 @@ class PairedFeatures:
 
     @cached_property
     def _log_spaced_ranks(self) -> Tensor:
-        """At most 64 log-spaced ranks at which similarities are stored, ``(r,)``.
+        """At most 64 log-spaced neighbor ranks, from nearest to farthest, ``(r,)``.
 
         Only the log of a rank is used, so that few ranks suffice. An item's rank excludes the item itself.
         """
@@ -272,7 +272,7 @@ class PairedFeatures:
 
     @cached_property
     def _similarities_at_ranks_by_view(self) -> tuple[Tensor, Tensor]:
-        """Similarity of each item to the references at the stored ranks, ``(n, r)``."""
+        """Similarity of each item to its reference neighbors at log-spaced ranks, ``(n, r)``."""
         if self._parent is not None:
             return self._parent._similarities_at_ranks_by_view
         references, thresholds_by_view = self.reference_sample_indices, []
@@ -383,7 +383,7 @@ def load_vector_pairs(dataset: Dataset) -> PairedFeatures:
 
 
 def _read_unit_rows(store: Store, row_divisors: Tensor, rows: Tensor) -> Tensor:
-    """Return rows of a view at unit length, divided by both `row_divisors`."""
+    """Return rows of a view, scaled to unit length by the precomputed divisors."""
     unscaled = store.fetch_views(rows)[0].float()
     return (unscaled / row_divisors[0].index_select(0, rows)).div_(row_divisors[1].index_select(0, rows))
 

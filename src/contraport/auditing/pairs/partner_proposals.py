@@ -1,4 +1,4 @@
-"""Proposals of better partners for suspected mismatches, by a transport plan with slack.
+"""Proposals of better partners for suspected mismatches, by partial transport.
 
 A wrong pair took its second member from another pair, which is then wrong too. So only suspected mismatches exchange
 partners: the members of a right pair already have theirs. The best partner of each item alone would often be the same
@@ -254,7 +254,7 @@ def _stack_block_diagonally(samples: Sequence[CandidateScoreMatrix]) -> Candidat
 def solve_mass_and_slack(
     candidates: CandidateScoreMatrix, slope: float, offset: float, iterations: int = SINKHORN_ITERATIONS
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the mass of each entry, ``(e,)``, and each row's slack, ``(r,)``.
+    """Return the mass of each entry, ``(e,)``, and each row's unmatched mass, ``(r,)``.
 
     With the unmatched mass (slack), rows have mass 1 and columns their capacity; columns exactly, as their potentials
     are updated last.

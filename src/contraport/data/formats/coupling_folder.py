@@ -1,4 +1,4 @@
-"""Format of a coupling, a folder with tables of rows, columns and pairs."""
+"""Format of folders with tables of rows, columns and their pairs (couplings)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _list_files_of_table(folder: str, table_name: str) -> list[Path]:
 
 
 def has_two_coupling_tables(folder: str) -> bool:
-    """Return whether a folder has at least two of a coupling's three tables.
+    """Return whether a folder has at least two of rows, columns and pairs.
 
     A folder of images with two tables is a coupling only if one of the tables names image files.
     """
@@ -59,7 +59,7 @@ def get_table_files(folder: str) -> dict[str, Path]:
 
 
 def _find_key_positions(part: str, side: Dataset, pair_keys: list[Any], files: dict[str, Path]) -> np.ndarray:
-    """Return the position of each pair's key in one side, int64 ``(pairs,)``."""
+    """Return the row number of each pair's key in one table, int64 ``(pairs,)``."""
     check(side.keys is not None, f"data: {files[part]} must have a column id, or another role of keys.", "no_keys")
     places: dict[str, int] = {}
     for position, key in enumerate(side.keys or ()):
@@ -77,7 +77,7 @@ def _find_key_positions(part: str, side: Dataset, pair_keys: list[Any], files: d
 
 @data_format("a coupling", recognizes=has_two_coupling_tables, options=["image_size", "test_fraction"])
 def load_coupling(path: str, split: str, image_size: int | None = None, test_fraction: float | None = None) -> Dataset:
-    """Load one split of a folder with the tables of a coupling.
+    """Load one split of a folder of row, column and pair tables.
 
     The tables `rows`, `columns` and `pairs` are `.csv`, `.jsonl` or `.parquet` files. Those of rows and columns have a
     column of keys (such as ``id``) and one view. The table of pairs has the columns ``row`` and ``column`` with these

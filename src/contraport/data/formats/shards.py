@@ -117,7 +117,7 @@ def derive_field_view_names(fields: Sequence[str]) -> tuple[str, ...]:
 
 
 class _Sample(NamedTuple):
-    """Sample of a tar archive, with the places of its members."""
+    """Sample in a tar archive, with the byte ranges of its files."""
 
     archive_index: int
     key: str
@@ -278,7 +278,7 @@ def _parse_label_and_domain(suffix: str, content: bytes, file_name: str) -> dict
 def _encode_as_codes_and_names(
     samples: list[_Sample], role: str, data: str
 ) -> tuple[np.ndarray, tuple[str, ...]] | tuple[None, None]:
-    """Return the codes and names of labels or domains, or None for both.
+    """Encode labels or domains as integers with names, None if there are none.
 
     Codes follow the numerical order if all values are integers, and otherwise the alphabetical order.
     """

@@ -157,7 +157,7 @@ class Views(nn.Module):
 
     @property
     def is_transform_applied_by_dataset(self) -> bool:
-        """True if the dataset makes the custom random views at each fetch."""
+        """True if the dataset applies the custom transform whenever it loads an item."""
         return self.custom is not None and not self.custom.takes_batches
 
     @property
@@ -168,7 +168,7 @@ class Views(nn.Module):
     def _get_or_make_custom_views(
         self, custom: CustomTransform, views: tuple[Tensor, ...], offset: BatchOffset | None
     ) -> tuple[Tensor, ...]:
-        """Return custom random views, made here unless the dataset made them."""
+        """Return custom random views, made by the dataset or by this call."""
         if custom.takes_batches:
             floats = _views_to_floats(views)
             return tuple(custom.transform_batch(floats[source], offset) for source in self._sources)

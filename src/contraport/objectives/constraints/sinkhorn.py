@@ -253,7 +253,7 @@ def _list_half_step_specs(
 
 @dataclass(frozen=True, repr=False)
 class Rows(SinkhornConstraint):
-    """Constraint of row masses 1/N, a softmax over columns (InfoNCE, NT-Xent).
+    """Constraint of row masses 1/N, met by a softmax over columns (InfoNCE, NT-Xent).
 
     Source: the set U(a) of inverse optimal transport; C1 of generalized contrastive alignment.
 
@@ -270,7 +270,7 @@ class Rows(SinkhornConstraint):
 
 @dataclass(frozen=True, repr=False)
 class Columns(SinkhornConstraint):
-    """Constraint of column masses 1/M, a softmax over rows.
+    """Constraint of column masses 1/M, met by a softmax over rows.
 
     >>> import torch, contraport as cp
     >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Columns(), cp.Pairs(), cp.KL())

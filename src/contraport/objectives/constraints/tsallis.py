@@ -111,7 +111,7 @@ class TsallisProblem(HostLoop):
 
     @property
     def potential_minus_threshold(self) -> float:
-        """Difference v - t of potential and threshold, the same for all rows."""
+        """Constant difference v - t between potential and threshold."""
         return self.exponent * self.factored_out_base
 
     def build_geometry(self, potential: Tensor, exponent: float) -> Geometry:
@@ -184,7 +184,7 @@ class TsallisProblem(HostLoop):
         return sharp / sharpness + (lift - breadth / sharpness)
 
     def _log_sums_per_potential(self, log_row_sums: Tensor) -> Tensor:
-        """Return log-sums over the pairs that share a potential, (N,)."""
+        """Return the log-sum-exp over all pairs that share a potential, (N,)."""
         return log_row_sums if self.has_potential_per_row else log_row_sums.logsumexp(0).expand_as(log_row_sums)
 
 

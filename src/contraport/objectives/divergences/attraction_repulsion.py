@@ -195,7 +195,7 @@ class PairRanking(KernelDivergence):
 @keep_deprecated_attributes(pooled="pooled_over_views")
 @dataclass(frozen=True, repr=False)
 class LogSumKernel(Divergence):
-    """Mean log-denominator of InfoNCE, the log of each row's kernel sum.
+    """Repulsion of InfoNCE, the mean of log sum_j K_ij over rows i.
 
     Args:
         pooled_over_views: sum over the rows of an item, one per view, before the logarithm: one denominator per item.

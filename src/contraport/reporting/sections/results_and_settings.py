@@ -155,7 +155,7 @@ class MetricCell(NamedTuple):
 
 
 class EncoderRow(NamedTuple):
-    """Table row of a run's trained encoder, or of a baseline without run."""
+    """Table row of a run's trained encoder, or of a baseline."""
 
     name: str
     run: ReportedRun | None
@@ -188,7 +188,7 @@ def setting_texts_by_name(runs: Sequence[ReportedRun]) -> dict[str, list[str]]:
 
 
 def _build_dataset_table(data: str, runs: list[ReportedRun], metrics: Sequence[Metric]) -> DatasetTable:
-    """Build the table of a data set, with distinct baselines before the runs."""
+    """Build the metric table of a data set, with baselines above trained encoders."""
     sources = [*_list_distinct_baselines(runs), *(_EvaluatedEncoder(run.name, run, "trained") for run in runs)]
     best = {metric.key: _find_significantly_best_encoder(metric, sources) for metric in metrics}
     encoders = []

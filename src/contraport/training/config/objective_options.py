@@ -31,7 +31,7 @@ def _check_temperature(name: str, value: Any) -> None:
 
 
 def parse_matryoshka_weights(value: Any) -> dict[int, float]:
-    """Parse `matryoshka` into the loss weight by embedding size, largest first.
+    """Parse `matryoshka` into a loss weight per embedding size, largest size first.
 
     Raises:
         UsageError: it does not list different integers >= 1, with positive weights if any.
