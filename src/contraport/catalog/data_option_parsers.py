@@ -237,7 +237,7 @@ def parse_corruptions(text: object) -> tuple[CorruptionSpec, ...]:
 
 
 def parse_domain_shift(text: object) -> DomainShiftSpec:
-    """Parse a kind of domain shift such as ``style``, optionally with a held-out domain.
+    """Parse a kind of domain shift, optionally with a held-out domain.
 
     ``style:edges`` holds out the domain ``edges``.
 

@@ -178,7 +178,7 @@ def are_view_features_identical(module: TrainingModule, dataset: Dataset) -> boo
 
 
 class LongerTraining(NamedTuple):
-    """Suggested options for a longer training run, and its number of steps as text."""
+    """Suggested options for a longer training run, and its step count as text."""
 
     options: dict[str, Any]
     steps_text: str
