@@ -277,7 +277,7 @@ def test_views_of_a_color_split_are_embedded() -> None:
 
 
 def test_finite_features_are_checked_in_blocks(monkeypatch):
-    monkeypatch.setattr(embedding, "ITEMS_CHECKED_AT_A_TIME", 20)
+    monkeypatch.setattr(embedding, "ITEMS_PER_FINITE_CHECK", 20)
     features = torch.ones(1_000, 50)
     with LargestAllocation() as largest:
         embedding.check_finite_features(features)

@@ -32,7 +32,7 @@ LARGE_ITEM_VALUES, LARGE_ITEMS_PER_BLOCK = 10_000, 4
 of small blocks fit the caches, and the allocator reuses their memory instead of mapping new pages for each layer."""
 
 
-ITEMS_CHECKED_AT_A_TIME = 2**13  # number of items whose features are checked for NaN and infinity at a time
+ITEMS_PER_FINITE_CHECK = 2**13  # number of items that are checked for NaN and infinity at a time
 
 PrepareModelInputs = Callable[[tuple[Tensor, ...]], Sequence[Tensor]]
 """Function from the stored views of a batch of items to the inputs of the model."""
@@ -364,8 +364,8 @@ def check_views_fit_model(model: Model, dataset: Dataset, views: Views) -> None:
 def check_finite_features(features: Tensor, *, first_item: int = 0) -> None:
     """Raise `UsageError` if features contain NaN or infinity."""
     bad: list[int] = []
-    for first in range(0, len(features), ITEMS_CHECKED_AT_A_TIME):  # torch finds the finite ones by a copy of all
-        block = features[first : first + ITEMS_CHECKED_AT_A_TIME]
+    for first in range(0, len(features), ITEMS_PER_FINITE_CHECK):  # torch finds the finite ones by a copy of all
+        block = features[first : first + ITEMS_PER_FINITE_CHECK]
         bad += ((~block.isfinite().flatten(1).all(dim=1)).nonzero().flatten() + first).tolist()
     message = f"features: must be finite, got NaN or infinity, first for item {first_item + next(iter(bad), 0)}. "
     check(not bad, f"{message}Did the training diverge, or does the data contain NaN?", "not_finite")

@@ -192,16 +192,16 @@ class _MatchedViews(NamedTuple):
         column_points: second views, ``(m, d)``.
         item_rows: position of each item's first view in `row_points`, ``(items,)``.
         item_columns: position of each item's second view in `column_points`, ``(items,)``.
-        row_thresholds: smallest cosine with a first view that counts as nearer than its match, ``(n,)``.
-        column_thresholds: the same for second views, ``(m,)``.
+        row_tie_thresholds: smallest cosine with a first view that counts as nearer than its match, ``(n,)``.
+        column_tie_thresholds: the same for second views, ``(m,)``.
     """
 
     row_points: Tensor
     column_points: Tensor
     item_rows: Tensor
     item_columns: Tensor
-    row_thresholds: Tensor
-    column_thresholds: Tensor
+    row_tie_thresholds: Tensor
+    column_tie_thresholds: Tensor
 
     @classmethod
     def from_paired_points(
@@ -221,8 +221,8 @@ class _MatchedViews(NamedTuple):
 
     def swap(self) -> _MatchedViews:
         """Return the same matches with first and second views exchanged."""
-        x, y, rows, columns, row_thresholds, column_thresholds = self
-        return _MatchedViews(y, x, columns, rows, column_thresholds, row_thresholds)
+        x, y, rows, columns, row_tie_thresholds, column_tie_thresholds = self
+        return _MatchedViews(y, x, columns, rows, column_tie_thresholds, row_tie_thresholds)
 
     def iter_mismatch_cosine_tiles(self) -> Iterator[tuple[slice, slice, Tensor]]:
         """Yield row slice, column slice and cosines, with matches at minus infinity."""
@@ -246,11 +246,11 @@ def _ranks_both_ways(views: _MatchedViews) -> tuple[Tensor, Tensor]:
 
     Both directions compare the same views, so each tile of cosines is computed once.
     """
-    row_ranks, column_ranks = torch.ones_like(views.row_thresholds), torch.ones_like(views.column_thresholds)
+    row_ranks, column_ranks = torch.ones_like(views.row_tie_thresholds), torch.ones_like(views.column_tie_thresholds)
     for across, down, cosines in views.iter_mismatch_cosine_tiles():
         x, y = views.row_points[across], views.column_points[down]
-        row_ranks[across] += _count_keys_reaching(cosines, x, y, views.row_thresholds[across])
-        column_ranks[down] += _count_keys_reaching(cosines.T, y, x, views.column_thresholds[down])
+        row_ranks[across] += _count_keys_reaching(cosines, x, y, views.row_tie_thresholds[across])
+        column_ranks[down] += _count_keys_reaching(cosines.T, y, x, views.column_tie_thresholds[down])
     return row_ranks[views.item_rows].long().cpu(), column_ranks[views.item_columns].long().cpu()
 
 
@@ -265,11 +265,11 @@ def _row_ranks_at(views: _MatchedViews, positions: Tensor) -> Tensor:
         row_points=views.row_points[chosen],
         item_rows=rows[has_pair],
         item_columns=views.item_columns[has_pair],
-        row_thresholds=views.row_thresholds[chosen],
+        row_tie_thresholds=views.row_tie_thresholds[chosen],
     )
-    ranks = torch.ones_like(selected.row_thresholds)
+    ranks = torch.ones_like(selected.row_tie_thresholds)
     for across, down, cosines in selected.iter_mismatch_cosine_tiles():
-        thresholds = selected.row_thresholds[across]
+        thresholds = selected.row_tie_thresholds[across]
         x, y = selected.row_points[across], selected.column_points[down]
         ranks[across] += _count_keys_reaching(cosines, x, y, thresholds)
     return ranks[at].long().cpu()

@@ -172,7 +172,7 @@ class PairSet:
         return self.apply(torch.ones(self.shape[1], dtype=torch.long, device=self.equalities[0].rows.device))
 
     def row_counts(self, dtype: torch.dtype) -> Tensor:
-        """Return the number of pairs in each row, (N,)."""
+        """Return the number of pairs in each row, (N,), as `dtype`."""
         return self.row_mass().to(dtype)
 
     def dense(self) -> Tensor:

@@ -264,12 +264,13 @@ def sinkhorn_divergence(
     return across.value - (within[0].value + within[1].value) / 2 + across._temperature / 2 * difference
 
 
-def _get_log_masses(name: str, masses: Tensor | None, size: int, like: Tensor) -> Tensor:
-    """Return the log masses of `size` points, (size,), uniform by default."""
+def _get_log_masses(name: str, masses: Tensor | None, num_points: int, like: Tensor) -> Tensor:
+    """Return the log masses of points, (num_points,), uniform by default."""
     if masses is None:
-        masses = like.new_full((size,), 1 / size)
-    good = isinstance(masses, Tensor) and masses.shape == (size,) and masses.is_floating_point()
-    check(good, f"{name}: must be a floating-point tensor of masses, ({size},), got {type_and_shape(masses)}.", "shape")
+        masses = like.new_full((num_points,), 1 / num_points)
+    good = isinstance(masses, Tensor) and masses.shape == (num_points,) and masses.is_floating_point()
+    expected = f"a floating-point tensor of masses, ({num_points},)"
+    check(good, f"{name}: must be {expected}, got {type_and_shape(masses)}.", "shape")
     check_values(name, masses, (masses > 0) & torch.isfinite(masses), "positive finite masses of all points")
     return masses.to(like).log()
 
