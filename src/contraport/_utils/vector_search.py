@@ -245,7 +245,7 @@ class CellSearch:
         return largest, rows.gather(1, order)
 
     def count_rows_in_nearer_cells(self, queries: Tensor, rows: Tensor) -> Tensor:
-        """Return, per query and row, the number of rows in nearer cells.
+        """Count rows in cells nearer to each query than a given row's cell.
 
         A cell is nearer if its center is nearer to the query than that of the row's own cell. The rows of each query
         and the result are int64 ``(q, k)``.
@@ -258,7 +258,7 @@ class CellSearch:
         return torch.cat([self._count_rows_nearer_than_cells(q).gather(1, cell_of_row[r]) for q, r in blocks])
 
     def _count_rows_nearer_than_cells(self, queries: Tensor) -> Tensor:
-        """Return, per query and cell, the number of rows in nearer cells."""
+        """Count rows in cells nearer to each query than each cell."""
         order = (queries @ self._centers.T).argsort(dim=1, descending=True, stable=True)
         before = self._sizes[order].cumsum(dim=1) - self._sizes[order]
         return torch.empty_like(before).scatter_(1, order, before)

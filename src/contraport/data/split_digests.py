@@ -142,7 +142,7 @@ def _present_mask(dataset: Dataset) -> Tensor:
 
 
 def _any_view_match_mask(dataset: Dataset, digests: NDArray[np.int64]) -> Tensor:
-    """Return a mask of the items with at least one view among `digests`."""
+    """Return a mask of the items with a view whose digest is in `digests`."""
     if dataset.content_digests is None:
         return torch.zeros(len(dataset), dtype=torch.bool)
     shared = torch.from_numpy(np.isin(dataset.content_digests.numpy(), digests)) & _present_mask(dataset)

@@ -174,7 +174,7 @@ class InitialWeights:
 
     @property
     def image_size(self) -> int | None:
-        """Side length of the encoders' training images in pixels, or None if different."""
+        """Side length of the images that all encoders were trained on, or None."""
         sizes = {weights.image_size for weights in self._list_encoder_weights() if weights.image_size is not None}
         return sizes.pop() if len(sizes) == 1 else None
 
