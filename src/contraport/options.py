@@ -172,7 +172,7 @@ def has_object_placeholder(value: Any) -> bool:
 def merge_resumed_options(
     options: Mapping[str, Option], recorded: Mapping[str, Any], explicit_options: Mapping[str, Any], file: Path
 ) -> dict[str, Any]:
-    """Override a run's recorded options by those of a resumed call.
+    """Merge a run's recorded options with those given at resumption, which take precedence.
 
     Raises:
         UsageError: a recorded option is unknown, a recorded object is not passed again, or an explicit option differs

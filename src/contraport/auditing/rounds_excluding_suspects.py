@@ -83,7 +83,7 @@ def score_frozen_rounds(dataset: Dataset, *, statistic: str, rounds: int, seed: 
 
 
 class CrossFitScores:
-    """Scores of a cross-fit's finished folds, saved so that an audit can resume.
+    """Scores of finished cross-fitting folds, saved so that an audit can resume.
 
     Args:
         path: the file; None: nothing is saved.

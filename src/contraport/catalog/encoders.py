@@ -1,4 +1,4 @@
-"""Table of named encoders, and the formats of other encoder names."""
+"""Table of named encoders, with entries for encoders of other libraries."""
 
 from __future__ import annotations
 

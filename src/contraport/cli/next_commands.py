@@ -21,7 +21,7 @@ Options = Mapping[str, Any]  # explicit options of a command, by name
 
 
 def after_audit(options: Options, result: Audit | ViewAudit) -> Sequence[str]:
-    """List commands that train without the suspected pairs or write cleaned data."""
+    """Suggest commands that train without the suspected pairs or write cleaned data."""
     return result.next_commands
 
 
@@ -37,12 +37,12 @@ def after_train(options: Options, run: Run) -> Sequence[str]:
 
 
 def after_evaluate(options: Options, results: Mapping[str, Any]) -> Sequence[str]:
-    """List the command that writes a report of the runs."""
+    """Suggest the command that writes a report of the runs."""
     return [f"contraport report {shlex.join(results)} {format_flags({'out': _unused_path('report.html')})}"]
 
 
 def after_embed(options: Options, path: Path) -> Sequence[str]:
-    """List commands that use the written features, such as `contraport duplicates`."""
+    """Suggest commands that use the written features, such as `contraport duplicates`."""
     features = shlex.quote(str(options["out"]))
     commands = [f"contraport duplicates {features}", f"contraport neighbors {features} --query 0"]
     run = as_run_folder(options["run"])
@@ -63,7 +63,7 @@ def after_embed(options: Options, path: Path) -> Sequence[str]:
 
 
 def after_mine(options: Options, result: MinedNegatives) -> Sequence[str]:
-    """List a command that trains with the negatives, if `contraport` reads their file."""
+    """Suggest training with the mined negatives, if `contraport` can read their file."""
     if Path(options["out"]).suffix != ".npy":
         return []  # a table for other trainers
     source = {name: options[name] for name in ("data", "columns", "root") if name in options}
@@ -75,7 +75,7 @@ def after_mine(options: Options, result: MinedNegatives) -> Sequence[str]:
 
 
 def after_map(options: Options, result: Map) -> Sequence[str]:
-    """List a command that writes the map's files or clusters its points."""
+    """Suggest a command that writes the map's files or clusters its points."""
     if result.folder is None:
         rest = {name: value for name, value in options.items() if name != "source"}
         out = _unused_path(f"maps/{Path(str(options['source'])).stem}")

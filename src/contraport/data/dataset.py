@@ -256,7 +256,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         return self.replace_fields(store=store, view_names=names, stored_digests=digests)
 
     def align_codes_with(self, other: Dataset) -> Dataset:
-        """Renumber class and domain codes to those of `other`, matched by name.
+        """Renumber classes and domains so that names have the numbers of `other`.
 
         Names that the other dataset lacks are numbered after its own.
 
@@ -412,7 +412,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 def _renumber_codes_and_names(
     codes: Tensor | None, names: tuple[str, ...] | None, leading_names: tuple[str, ...] | None
 ) -> tuple[Tensor | None, tuple[str, ...] | None]:
-    """Renumber category codes so that `leading_names` come first."""
+    """Renumber categories so that `leading_names` come first."""
     if codes is None or names is None or leading_names is None or names == leading_names:
         return codes, names
     joined = tuple(dict.fromkeys([*leading_names, *names]))

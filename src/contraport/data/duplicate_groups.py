@@ -139,7 +139,7 @@ def number_by_first_occurrence(values: Tensor) -> Tensor:
 
 
 def first_indices(codes: Tensor) -> Tensor:
-    """Return the index of the first item that has each code.
+    """Return the index of the first item of each group, by group number.
 
     >>> first_indices(torch.tensor([1, 0, 1, 2])).tolist()
     [1, 0, 3]

@@ -115,7 +115,7 @@ class SplitDigests:
         )
 
     def find_splits(self, parts: Sequence[Dataset]) -> RecoveredSplits | None:
-        """Find the run's splits in datasets, and count the remaining items.
+        """Recover the run's train and test items from datasets by content digest.
 
         Args:
             parts: all items of the source, in one part or two.

@@ -249,7 +249,7 @@ class StoreWrapper(Store, ABC):
 
     @property
     def content_digests(self) -> Tensor | None:
-        """Digests of the wrapped store, which modified items keep."""
+        """Content digests of the wrapped store's items, before their modification."""
         return self.store.content_digests
 
     def __len__(self) -> int:

@@ -130,7 +130,7 @@ class Kernel(nn.Module, ABC):
         self._value = float(value)
 
     def _resolve_temperature(self, dtype: torch.dtype, override: float | Tensor | None) -> float | Tensor:
-        """Return the temperature of a call, a tensor if it needs a gradient."""
+        """Return the temperature to use, a tensor if it needs a gradient."""
         temperature: float | Tensor = self._value if override is None else override
         if isinstance(override, Tensor):
             _check_temperature_tensor(override)

@@ -184,12 +184,12 @@ class SetMatching(NamedTuple):
         return row, column
 
     def row_dual_terms(self, f: Tensor) -> Tensor:
-        """Return each row vector's summand of the dual objective, from potentials f."""
+        """Return the contribution of each row vector's potential f to the dual objective."""
         ratio, _ = self.temperature_to_price_ratios
         return f if ratio == 0 else (1 / ratio + 1) * -torch.expm1(-ratio * f)
 
     def column_dual_terms(self, g: Tensor) -> Tensor:
-        """Return each column vector's summand of the dual objective, from potentials g.
+        """Return the contribution of each column vector's potential g to the dual objective.
 
         It holds after a last half-step on the rows.
         """

@@ -206,7 +206,10 @@ class LogKernel(ABC):
 
     @abstractmethod
     def add_tile_gradients(self, rows: slice, columns: slice, weight: Tensor, input_grads: list[Tensor | None]) -> None:
-        """Add the gradient of sum(weight * T) on a tile to `input_grads`."""
+        """Add a tile's gradients with respect to the kernel inputs to `input_grads`.
+
+        They are those of sum(weight * T), with T the argument of the link function.
+        """
 
     def _apply_link(self, t: Tensor) -> Tensor:
         """Apply the link function to T, if there is one."""

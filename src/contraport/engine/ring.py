@@ -34,7 +34,7 @@ from contraport.engine.pytree import TreeStructure, flatten, unflatten
 from contraport.errors import UsageError, check
 
 _SINGLE_PROCESS = Processes()
-"""Single process: the passes of a visit exchange nothing; the ring combines their results."""
+"""Processes without communication, for the sums of one ring step."""
 
 
 class Shards(NamedTuple):
@@ -75,7 +75,7 @@ class Shards(NamedTuple):
         return value if self.order is None else value[self.order]
 
     def to_row_order(self, value: Tensor) -> Tensor:
-        """Undo the sorting by process of a vector of all rows, (N,)."""
+        """Restore the original row order of a vector sorted by process, (N,)."""
         return value if self.inverse_order is None else value[self.inverse_order]
 
     def row_indices(self, slice_in_owner_order: slice) -> Indices:
@@ -481,6 +481,6 @@ class _RowInnerProducts(torch.autograd.Function):
 
 
 def _restrict_weights_to_visit(weight: LinearOperator, ring: RingLogKernel, visit: RingVisit) -> LinearOperator:
-    """Restrict a weight matrix to the current block of pairs."""
+    """Restrict a weight matrix to the pairs of one ring step."""
     rows = ring.row_shards.row_indices(visit.rows)
     return weight.take_rows_and_columns(rows, ring.column_shards.row_indices(visit.columns))

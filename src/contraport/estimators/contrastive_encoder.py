@@ -506,7 +506,7 @@ def _describe_text_columns(frame: Any) -> list[str]:
 
 
 def _find_class_codes(y: ArrayLike | None) -> NDArray[np.int64] | None:
-    """Return class codes from 0, ``(n,)``, or None without classes."""
+    """Return class numbers from 0, ``(n,)``, or None without classes."""
     if y is None or type_of_target(y, input_name="y") not in ("binary", "multiclass"):
         return None
     return np.unique(np.asarray(y), return_inverse=True)[1]

@@ -44,7 +44,7 @@ from contraport.seeding import derive_torch_seed, draw_seed, fork_rng_with_lock,
 
 
 class _ExtraAttraction(Divergence):
-    """Extra attraction of early exaggeration, minus sum_j p_ij log K_ij per row."""
+    """Attraction of early exaggeration, -sum_j p_ij log K_ij for each row."""
 
     def __call__(self, result: BlockResult) -> Tensor:
         return -result.target.row_products_with_log_kernel(result.plan.geometry.log_kernel)
@@ -356,7 +356,7 @@ class SNE(_NeighborEmbedding):
         return Gibbs("sqeuclidean", 1.0), Rows()
 
     def _build_optimizer(self, embedding: Tensor, plan: Tensor) -> _MomentumWithGains:
-        """Build the optimizer with automatic learning rates that do not diverge.
+        """Build the optimizer, with automatic learning rates small enough not to diverge.
 
         Unlike that of t-SNE, the attraction grows with the distance: too large a step diverges. Its curvature is at
         most four times the largest mass of a row and a column, which is large for a neighbor of many items.

@@ -99,7 +99,7 @@ class EvalContext:
         return context
 
     def _extract_features(self, dataset: Dataset, untruncated: Tensor | None) -> Tensor:
-        """Extract the features of a dataset, `(n, F)`, or truncate those passed."""
+        """Return a dataset's features, `(n, F)`, extracted or truncated from longer ones."""
         if untruncated is None:
             return extract_features(self.encoder, dataset, self.views, self.loader_config, self.name)
         parts = untruncated.split(self.model.untruncated_representation_sizes, dim=1)

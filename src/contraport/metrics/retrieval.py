@@ -225,7 +225,7 @@ class _MatchedViews(NamedTuple):
         return _MatchedViews(y, x, columns, rows, column_tie_thresholds, row_tie_thresholds)
 
     def iter_mismatch_cosine_tiles(self) -> Iterator[tuple[slice, slice, Tensor]]:
-        """Yield row slice, column slice and cosines, with matches at minus infinity."""
+        """Yield tiles of the cosine matrix, with matched pairs set to minus infinity."""
         # Single precision decides most comparisons; where it is reduced further, its rounding errors have no bound.
         fast = torch.float32 if torch.get_float32_matmul_precision() == "highest" else torch.float64
         x, y = self.row_points.to(fast), self.column_points.to(fast)

@@ -1,4 +1,4 @@
-"""Checks and conversion of views, item attributes and negatives of a call.
+"""Checks and conversion of the views, attributes and negatives passed to a loss.
 
 Items may lack a view, and two views may show different items. Both are stored as one Boolean per item and view; rows of
 absent views are never read.
@@ -30,10 +30,10 @@ Attributes = Mapping[str, Tensor]
 """Attributes of the items of a batch: ``labels``, ``domains``, ``ids``, ``weights``, ``features``, (n, ...) each."""
 
 ITEM_OPTION_NAMES = ("labels", "domains", "ids", "weights", "column_weights", "features")
-"""Options of a call that hold one value per item."""
+"""Names of loss arguments that hold one value per item."""
 
 NON_ITEM_OPTION_NAMES = ("present", "masks", "negatives", "negative_ids", "shared_negatives")
-"""Options of a call that do not hold one value per item."""
+"""Names of loss arguments that do not hold one value per item."""
 
 
 class CallInputs(NamedTuple):
@@ -90,7 +90,7 @@ class CallInputs(NamedTuple):
 
 
 class ExtraNegatives(NamedTuple):
-    """Additional negatives of a call (``negatives=``), which become further columns of every block.
+    """Additional negatives passed to a loss by ``negatives=``, with ids and owners.
 
     Attributes:
         embeddings: Embeddings of the negatives, (k, d), or sets of vectors, (k, t, d); before they are gathered also
@@ -108,7 +108,7 @@ class ExtraNegatives(NamedTuple):
     def gather(
         self, inputs: CallInputs, processes: Processes, counts: tuple[int, ...] | None, min_vectors_per_item: int = 0
     ) -> ExtraNegatives:
-        """Gather the negatives of all processes, given the gathered inputs of the call."""
+        """Gather the negatives of all processes, given the gathered inputs of the batch."""
         if self.same_on_all_processes:
             return ExtraNegatives(processes.with_averaged_gradient(self.embeddings), self.ids)
         embeddings = processes.gather(zero_pad_vector_sets([self.embeddings], min_vectors_per_item)[0], counts)
@@ -179,7 +179,7 @@ def unpack_views(views: Sequence[Tensor]) -> tuple[Tensor, ...]:
 def parse_call_inputs(
     views: tuple[Tensor, ...], options: Mapping[str, Any], present: Any, *, sets: bool = False
 ) -> CallInputs:
-    """Check and convert the views and attributes of a call.
+    """Check and convert the views and item attributes passed to a loss.
 
     Args:
         views: embeddings, (n, d) each, or sets of vectors, (n, t, d); two views may have different
@@ -233,7 +233,7 @@ def _is_pair_of_arrays(value: object) -> bool:
 def _build_inputs_of_different_items(
     views: tuple[Tensor, ...], raw_attributes: Mapping[str, Any], sets: bool
 ) -> CallInputs:
-    """Build inputs of n + m items from two views of different items."""
+    """Build inputs from two views without common items, as n + m items."""
     check(len(views) == 2, f"views: must be 2 if they show different items, got {len(views)}.")
     for v, view in enumerate(views):
         check_views([view], first_number=v, sets=sets)
@@ -255,7 +255,7 @@ def _build_inputs_of_different_items(
 
 
 def parse_extra_negatives(inputs: CallInputs, options: Mapping[str, Any]) -> ExtraNegatives | None:
-    """Check and convert the additional negatives of a call, None if absent."""
+    """Check and convert the additional negatives passed to a loss, None if absent."""
     negatives, ids, shared = options.get("negatives"), options.get("negative_ids"), options.get("shared_negatives")
     if not (shared is None or isinstance(shared, bool)):
         check_boolean("shared_negatives", shared)

@@ -42,7 +42,7 @@ CachedT = TypeVar("CachedT")
 
 @dataclass(frozen=True, eq=False)
 class PairPattern:
-    """Compared pairs and positives of a block, independent of its embeddings.
+    """Compared and positive pairs of rows and columns, without their embeddings.
 
     Attributes:
         num_items: Number of items in the batch, n.
@@ -110,7 +110,7 @@ class PairPattern:
         )
 
     def with_scaled_weight(self, factor: float) -> PairPattern:
-        """Return the pattern with its block weight multiplied by a factor."""
+        """Return the pattern with its loss weight multiplied by a factor."""
         if factor == 1:
             return self
         return self.compute_once(("weight", factor), lambda: replace(self, block_weight=factor * self.block_weight))
@@ -392,11 +392,11 @@ class Layout(Component, ABC):
         return LayoutTraits()
 
     def with_mask_by_features(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
-        """Return the block with a mask from row and column features."""
+        """Exclude pairs of a block by their features, by default none."""
         return block
 
     def arrange_item_values(self, *values: Tensor) -> list[Block]:
-        """Return the blocks with item values, (n, k) per view, as embeddings."""
+        """Apply the layout to item values, (n, k) per view, instead of embeddings."""
         return self(*values)
 
     def infer_view_sizes(self, similarity_shape: tuple[int, int], num_items: int | None) -> tuple[int, ...]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CallOptionValue: TypeAlias = Any
-"""Value of a keyword argument of a call of a loss; see `Loss.forward`."""
+"""Value of a keyword argument of `Loss.forward`."""
 
 ValuesPerItem: TypeAlias = Tensor | np.ndarray | Sequence[Any]
 """Values per item: a tensor, an array or a list of numbers; for two views of different items, a pair of these."""
@@ -94,7 +94,7 @@ class Loss(nn.Module, ABC):
 
     @abstractmethod
     def iterate_block_results(self, *views: Tensor, **options: CallOptionValue) -> Iterator[BlockResult]:
-        """Yield each block's solved and target plan, for rows to columns and back."""
+        """Yield the solved and target plans of all blocks of compared pairs."""
 
     @abstractmethod
     def component_reprs_by_question(self) -> dict[str, str]:

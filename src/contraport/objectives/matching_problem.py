@@ -1,4 +1,4 @@
-"""Matching problem of a call, gathered from the inputs of all processes.
+"""Matching problem of a batch, gathered from the inputs of all processes.
 
 A call has views and attributes of items; a layout makes blocks of the views; a target gives the target plan of a block.
 Constraints and divergences play no part here; the kernel only does if the batch's own plan weights its items.
@@ -45,7 +45,7 @@ COMPARED_OPTION_NAMES = (
 
 
 class BlockDirection(NamedTuple):
-    """Matching of a block's rows to its columns, with the target plan.
+    """Compared rows and columns, with their target plan and row weights.
 
     Attributes:
         block: Compared pairs, (N, M).
@@ -208,7 +208,7 @@ class MatchingProblem:
 def build_local_problem(
     layout: Layout, target: Target, views: tuple[Tensor, ...], options: Mapping[str, Any], *, sets: bool = False
 ) -> MatchingProblem:
-    """Check a call's arguments and return this process's problem, without communication.
+    """Check loss arguments and build this process's matching problem, without communication.
 
     Args:
         layout: which pairs are compared.

@@ -256,7 +256,7 @@ class Objective(Loss):
     def _build_problem(
         self, views: tuple[Tensor, ...], options: Mapping[str, CallOptionValue], reduction: str | None = None
     ) -> MatchingProblem:
-        """Check the arguments of a call and build its matching problem."""
+        """Check the loss arguments and build the matching problem of the batch."""
         try:
             if reduction is not None:
                 self._check_no_unsupported_options(options, reduction)
@@ -283,7 +283,7 @@ class Objective(Loss):
             raise UsageError(message, kind="not_differentiable")
 
     def _solve_block(self, problem: MatchingProblem, block: Block) -> list[BlockResult]:
-        """Solve a block, from rows to columns and, if bidirectional, back."""
+        """Compute the plan of a block and, if bidirectional, of its transpose."""
         directions, attributes = problem.list_directions(block), problem.inputs.attributes
         forward, ids = directions[0].block, attributes.get("ids")
         marginals: LogMarginals | None = None

@@ -184,7 +184,7 @@ class Plan:
 
     @property
     def scaled_negative_cost_kernel(self) -> LogKernel:
-        """Log-kernel without its link, minus the cost divided by its `cost_unit`."""
+        """Log-kernel without its link, the negative cost divided by its `cost_unit`."""
         return self.kernel_geometry.log_kernel.with_link(None)
 
     def row_cost(self, *, detach_plan: bool) -> Tensor:

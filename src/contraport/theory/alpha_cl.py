@@ -196,7 +196,7 @@ def _pair_weights_by_gradient(z0: Tensor, z1: Tensor, loss: Objective) -> Tensor
 
 
 def _build_negated_energy(pair_weights: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """Build the loss of alpha-CL for fixed pair weights, minus the energy."""
+    """Build the alpha-CL loss, the negative energy for fixed pair weights."""
     rows, columns, n = pair_weights.sum(1), pair_weights.sum(0), len(pair_weights) // 2
 
     def negated_energy(z0: Tensor, z1: Tensor) -> Tensor:

@@ -119,7 +119,7 @@ def compute_augmentation_targets(
 
 
 def _build_mixup_cost_function(centers: Tensor, sigma: float, mix: float) -> CostFunction:
-    """Build the mixup cost, minus the log density of a displacement.
+    """Build the mixup cost, the negative log density of a displacement.
 
     A constant is left out. The displacement of mixup is mix (x' - x'') for two points of the mixture.
     """

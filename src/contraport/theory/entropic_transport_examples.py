@@ -310,7 +310,7 @@ TRIANGLE_CORNERS = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.5, math.sqrt(3) / 2]
 @keep_deprecated_attributes(values="expected_costs", margins="smallest_masses", optimum="unregularized_solution")
 @dataclass(frozen=True, eq=False)
 class EntropicPath:
-    """Solutions of an entropic linear program over three masses, by temperature.
+    """Entropy-regularized solutions of a linear program over three probabilities, by temperature.
 
     Attributes:
         costs: cost c of each of the three masses, (3,).
@@ -346,7 +346,7 @@ class EntropicPath:
 def solve_entropic_program(
     costs: Sequence[float] | Tensor = (0.0, 0.3, 1.0), temperatures: Sequence[float] | None = None
 ) -> EntropicPath:
-    """Solve a linear program over three masses, at several entropy weights.
+    """Solve a linear program over three probabilities, at several entropy weights.
 
     The masses sum to 1. Without entropy the optimum is a corner. With entropy every mass is positive: the optimum
     leaves the boundary and moves to the middle as the temperature grows. The pairs of a plan behave alike; the solver
@@ -392,7 +392,7 @@ def solve_entropic_program(
 
 
 def _draw_triangle(ax: Axes, costs: Tensor, temperature: float, optimum: Tensor, optima_path: Tensor) -> None:
-    """Draw an entropic objective on the triangle of masses, with optima."""
+    """Draw an entropy-regularized objective on the probability triangle, with its minimizers."""
     steps = 60
     counts = [(i, j, steps - i - j) for i in range(steps + 1) for j in range(steps + 1 - i)]
     masses = torch.tensor(counts, dtype=torch.float64) / steps

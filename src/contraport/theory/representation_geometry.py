@@ -171,7 +171,7 @@ class ClassCosines:
     between: float
 
     def figure(self) -> Figure:
-        """Draw heatmaps of the cosines and of their class means."""
+        """Draw heatmaps of the cosines and of their means by class pair."""
         figure, (left, right) = create_panels(2, 3.5)
         sizes = self.labels.unique(return_counts=True)[1]
         ends = sizes.cumsum(0)
@@ -197,7 +197,7 @@ class ClassCosines:
 
 
 def compute_class_cosines(features: Tensor, labels: Tensor, names: Sequence[str] | None = None) -> ClassCosines:
-    """Compute the cosines of all pairs of items, and their class means.
+    """Compute cosines of all item pairs, with means by pair of classes.
 
     Args:
         features: (n, F), n >= 2.

@@ -65,7 +65,7 @@ class EpochEndMetrics(Callback):
                 check_enough_neighbors(context.neighbors, len(self._fitted_items))
 
     def build_eval_context(self, device: torch.device) -> EvalContext:
-        """Build the evaluation context of the current model, on the subset."""
+        """Build the evaluation context of the current model on a training subset."""
         from contraport.metrics.eval_context import EvalContext
 
         model, objective = self._module.model, self._module.objective

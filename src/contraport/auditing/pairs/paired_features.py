@@ -391,7 +391,7 @@ def _read_unit_rows(store: Store, row_divisors: Tensor, rows: Tensor) -> Tensor:
 def encode_pairs(
     model: Model, dataset: Dataset, views: Views, loader_config: LoaderConfig, *, neighbor_pool: Tensor | None = None
 ) -> PairedFeatures:
-    """Encode all pairs with a model, with the projections as embeddings.
+    """Encode all pairs by a model, and use the projections as embeddings.
 
     The mode and device of the model stay as they are.
     """

@@ -249,7 +249,7 @@ def _split_color_of_stored_views(views: tuple[Tensor, ...], _positions: Tensor) 
 
 
 def _define_augmented_views(dataset: Dataset, augment: AugmentSpec, views: int | None) -> list[_ViewDefinition]:
-    """Define several random views of one stored view, or one of each."""
+    """Define one random view per stored view, or several of a single one."""
     stored = len(dataset.shapes)
     number = max(2, stored) if views is None else views
     good = is_integer(number) and 1 <= number <= 1_000

@@ -37,7 +37,7 @@ MAX_STORED_BYTES = 256 << 20
 """Largest size of a log K whose tiles are stored, not recomputed: 8,192 by 8,192 in single precision."""
 
 MAX_EXPONENT_GAP = 16.0
-"""Largest difference between the exponents of terms that share one exponential.
+"""Largest difference between the exponents of pair-weight summands that share one exponential.
 
 The factor that makes up for it, up to e^(2 * 16), also amplifies what has underflowed below e^-87: to at most e^-55."""
 
@@ -88,7 +88,7 @@ class StreamedPairPasses(PairPasses):
 
     @cached_property
     def _ranges_by_label_mask(self) -> dict[LabelExclusion, _TileLabelRanges]:
-        """Label ranges of the tiles, by mask."""
+        """Smallest and largest labels in each tile, for each label mask."""
         masks = self.geometry.masks
         return {mask: _TileLabelRanges(mask.labels) for mask in masks if isinstance(mask, LabelExclusion)}
 

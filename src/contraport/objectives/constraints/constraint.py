@@ -22,7 +22,7 @@ LogMarginals: TypeAlias = tuple[Tensor, Tensor]
 
 
 class PlanRequest(NamedTuple):
-    """Request for a block's plan, with its marginals and column weights.
+    """Arguments for computing a plan, such as marginals and column weights.
 
     Attributes:
         marginals: Target marginals of rows and columns; None is uniform. Constraints without marginals ignore them.
@@ -42,7 +42,7 @@ class PlanRequest(NamedTuple):
 
 
 DEFAULT_PLAN_REQUEST = PlanRequest()
-"""Request with default arguments: uniform marginals, one direction, no column weights."""
+"""Request with uniform marginals and no column weights, from rows to columns only."""
 
 
 class Constraint(Component, ABC):
@@ -76,7 +76,7 @@ class Constraint(Component, ABC):
 
     @abstractmethod
     def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_PLAN_REQUEST) -> list[Plan]:
-        """Return the plan from rows to columns and, if bidirectional, the plan from columns to rows.
+        """Return the plan and, if requested, that of the transposed problem.
 
         Args:
             geometry: compared pairs, (N, M).

@@ -54,7 +54,7 @@ NO_RELAXATION = MarginalRelaxation()
 
 
 class _SinkhornProblem(NamedTuple):
-    """Sinkhorn problem between a block's rows and its columns."""
+    """Geometry, marginals and reference measure of a Sinkhorn problem."""
 
     geometry: Geometry
     explicit_log_marginals: LogMarginals | None
@@ -120,7 +120,7 @@ class SinkhornConstraint(Constraint, ABC):
         return torch.zeros((), dtype=plan.f.dtype, device=plan.f.device)
 
     def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_PLAN_REQUEST) -> list[Plan]:
-        """Return the plans from rows to columns and, if requested, back.
+        """Return the plan and, if requested, that of the transposed problem.
 
         Both directions run together, so that one pass over the pairs serves a half-step of each.
         """
@@ -207,7 +207,7 @@ def _stack_relaxations(
 def _build_plan(
     problem: _SinkhornProblem, axes: tuple[Axis, ...], potentials: list[Tensor], last_relaxation: MarginalRelaxation
 ) -> Plan:
-    """Build the rows-to-columns plan from the potentials of its half-steps.
+    """Build the transport plan from the potentials of its half-steps.
 
     The mass along the last axis follows from the last half-step, without another pass over the pairs.
     """

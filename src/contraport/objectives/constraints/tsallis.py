@@ -92,7 +92,7 @@ class TsallisProblem(HostLoop):
 
     @property
     def num_pairs_per_potential(self) -> int:
-        """Number of pairs that share a potential and a mass of 1."""
+        """Number of pairs per potential, whose masses sum to 1."""
         n, m = self.logit_geometry.shape
         return m if self.has_potential_per_row else n * m
 
@@ -184,7 +184,7 @@ class TsallisProblem(HostLoop):
         return sharp / sharpness + (lift - breadth / sharpness)
 
     def _log_sums_per_potential(self, log_row_sums: Tensor) -> Tensor:
-        """Return the log-sum-exp over all pairs that share a potential, (N,)."""
+        """Return each row's log-sum, or the total for a shared potential, (N,)."""
         return log_row_sums if self.has_potential_per_row else log_row_sums.logsumexp(0).expand_as(log_row_sums)
 
 

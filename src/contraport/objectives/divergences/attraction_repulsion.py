@@ -66,7 +66,7 @@ class TargetCost(KernelDivergence):
 
 @dataclass(frozen=True, repr=False)
 class KernelAttraction(KernelDivergence):
-    """Attraction of the positives, minus their mean kernel, -<t, K> (KCL).
+    """Negative mean kernel value of positive pairs, -<t, K> (KCL attraction).
 
     The attraction vanishes for distant pairs.
 
@@ -89,7 +89,7 @@ class KernelAttraction(KernelDivergence):
 @keep_deprecated_attributes(sigma="weight_temperature")
 @dataclass(frozen=True, repr=False)
 class LogKernelAttraction(KernelDivergence):
-    """Attraction of positives, minus the log of each item's kernel sum.
+    """Negative log of each item's kernel sum over its positives.
 
     For two views it is minus the log-kernel of the positive. With more, the most similar pairs of an item attract most.
 

@@ -115,7 +115,7 @@ class _NegatedFunction:
 
 
 def _log_psi_margin_row_sums(result: BlockResult, log_psi: Link | None, shift: float) -> Tensor:
-    """Return the log of each row's sum of psi over margins, (N,).
+    """Return log sum_j psi(margin_ij) for each row, (N,).
 
     The margin of a pair is (positive cost - pair cost) / temperature + shift.
     """

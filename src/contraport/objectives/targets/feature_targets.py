@@ -129,7 +129,7 @@ class Neighbors(Target):
 
 
 def select_row_and_column_features(attributes: Attributes, block: Block, *, transposed: bool) -> tuple[Tensor, Tensor]:
-    """Return row and column features of a block from a call's ``features``.
+    """Return row and column features of a block from the loss argument ``features``.
 
     Both are one tensor if rows and columns are the same.
     """
@@ -141,7 +141,7 @@ def select_row_and_column_features(attributes: Attributes, block: Block, *, tran
 
 
 def _gather_views(features: Features) -> tuple[Tensor, ...]:
-    """Gather item features of all processes, one tensor per view or for all."""
+    """Gather item features of all processes, as one tensor or one per view."""
     return tuple(gather(view) for view in (features if isinstance(features, tuple) else (features,)))
 
 

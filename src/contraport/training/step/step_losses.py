@@ -34,7 +34,7 @@ from contraport.training.step.embedding_memory import EmbeddingMemory
 from contraport.training.step.target_parser import TargetFunction, select_batch_rows
 
 ObjectiveCallArguments = tuple[tuple[Tensor, ...], dict[str, Any]]
-"""Arguments of a call of an objective: the embeddings of the views, and keyword arguments."""
+"""Embeddings of the views and keyword arguments, as passed to an objective."""
 
 
 class EmbeddedBatch(NamedTuple):
