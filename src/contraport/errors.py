@@ -282,7 +282,7 @@ def translate_read_errors(error_prefix: str, expected_content: str) -> Iterator[
 
 
 def one_line_reason(error: BaseException) -> str:
-    """Return an error's message on one line, without advice to unpickle.
+    """Return an error's message on one line, without suggestions to allow pickled objects.
 
     >>> one_line_reason(ValueError("bad\\n  magic")), one_line_reason(IndexError())
     ('bad magic', 'IndexError')

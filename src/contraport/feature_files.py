@@ -348,7 +348,7 @@ def _metadata_by_stored_name(features: Features) -> dict[str, str]:
 
 
 def _write_npz_features(path: Path, features: Features) -> None:
-    """Write features and item values as one `.npz` file."""
+    """Write features and item metadata as one `.npz` file."""
     arrays = {"features": features.features, "class_names": features.class_names}
     arrays |= {stored: getattr(features, name) for name, stored in _STORED_NAME_BY_ITEM_FIELD.items()}
     arrays |= {name: np.array(value) for name, value in _metadata_by_stored_name(features).items()}
@@ -357,7 +357,7 @@ def _write_npz_features(path: Path, features: Features) -> None:
 
 
 def _read_npz_features(path: Path) -> Features:
-    """Read features and available item values from an `.npz` file."""
+    """Read features and available item metadata from an `.npz` file."""
     arrays = read_npz_arrays(path)
     message = f"features: {path} has no array 'features', only {sorted(arrays)}. contraport embed writes it."
     check("features" in arrays, message, "no_features")
@@ -371,7 +371,7 @@ def _read_npz_features(path: Path) -> Features:
 
 
 def _write_npy_and_items_table(path: Path, features: Features) -> None:
-    """Write features as `.npy` and item values as a Parquet table beside it."""
+    """Write features as `.npy`, with item metadata as a Parquet table beside it."""
     table_path = items_table_path(path)
     with (
         atomic_write(table_path) as table,
@@ -395,7 +395,7 @@ def _read_npy_and_items_table(path: Path) -> Features:
 
 
 def _write_parquet_features(path: Path, features: Features) -> None:
-    """Write features and item values as Parquet, in bounded row groups."""
+    """Write features and item metadata as Parquet, in bounded row groups."""
     rows = max(1, _ROW_GROUP_BYTES // (4 * features.features.shape[1]))
     parts = (features.take(slice(first, first + rows)) for first in range(0, len(features), rows))
     columns = (

@@ -182,7 +182,7 @@ def _search_negatives_with_scores(
 
 
 def _find_and_log_search(queries: Tensor, columns: Tensor, count: int) -> ApproximateSearch | None:
-    """Build a search with about 99% recall, or return None if not faster."""
+    """Build an approximate search, or return None if exact search is faster."""
     generator = torch_generator("negatives.cells", len(queries), len(columns))
     search = find_approximate_search(queries, columns, count, generator, min_recall=0.99, sample_size=RECALL_QUERIES)
     if search is not None:

@@ -151,7 +151,7 @@ class Option:
             raise UsageError(f"{self.name}: must be {describe_type(self.type)}, got {value!r}.")
 
     def check_resumed_value(self, value: Any, recorded: Any, file: Path) -> None:
-        """Raise `UsageError` unless a resumed run may change to this value."""
+        """Raise `UsageError` if a value may not replace the recorded one on resume."""
         if self.may_increase_on_resume:
             self.check_value(value)
             good = value >= recorded

@@ -254,7 +254,10 @@ def checksum_path(path: Path) -> Path:
 
 
 def write_checksum(path: Path, *, name: str | None = None) -> None:
-    """Write a checksum file beside a file that may be renamed to `name`."""
+    """Write the checksum of a file into a file beside it.
+
+    `name` is the future name of the file, if it will be renamed.
+    """
     checksum = checksum_path(path)
     checksum.write_text(f"{_sha256(path)}  {name or path.name}\n", encoding="utf-8")
     _flush_to_disk(checksum)
@@ -291,7 +294,7 @@ def _write_csv_rows(file: TextIO, heading: Iterable[str], rows: Iterable[Iterabl
 
 
 def _escape_formula(value: object) -> object:
-    """Put an apostrophe before a text that a spreadsheet would run."""
+    """Put an apostrophe before text that a spreadsheet would treat as a formula."""
     may_be_formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
     return f"'{value}" if may_be_formula and not _SIGNED_NUMBER_PATTERN.fullmatch(str(value)) else value
 

@@ -165,7 +165,7 @@ def describe_item_shape(shape: Sequence[int]) -> str:
 
 
 def describe_items_of_shape(shape: Sequence[int]) -> str:
-    """Describe items by their shape, for errors about unexpected items.
+    """Describe items by their shape, for use in error messages.
 
     >>> describe_items_of_shape((3, 8, 8)), describe_items_of_shape(())
     ('items of shape (3, 8, 8)', 'texts')

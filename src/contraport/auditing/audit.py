@@ -243,7 +243,7 @@ def _list_pair_folder_names(view_names: Sequence[str]) -> list[str]:
 
 
 def _collect_training_options(options: AuditOptions, dataset: Dataset) -> dict[str, Any]:
-    """Return the options of an audit's training runs, without augmentation."""
+    """Return the options of an audit's training runs, with augmentation turned off."""
     settings = {name: getattr(options, name) for name in (*TRAINING_OPTION_NAMES, "seed", "num_workers")}
     if options.objective == "info-nce" and options.temperature is None:
         settings["temperature"] = 0.2
@@ -252,7 +252,7 @@ def _collect_training_options(options: AuditOptions, dataset: Dataset) -> dict[s
 
 @contextmanager
 def _open_output_folder(options: AuditOptions, dataset: Dataset) -> Iterator[Path]:
-    """Yield the locked output folder, in which the audit's options are recorded.
+    """Context manager that locks the output folder and records the audit's options.
 
     Without `out`, yield a temporary folder. The record is removed if nothing else was written, as there is no audit to
     resume.

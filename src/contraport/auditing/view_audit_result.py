@@ -106,7 +106,7 @@ class ViewAudit:
         return table if self.keys is None else table | {"key": np.array(self.keys, dtype=np.str_)}
 
     def json_summary(self) -> dict[str, object]:
-        """Return the contents of `audit.json`, with summaries of the pair audits."""
+        """Return the contents of `audit.json`, with a summary for each view pair."""
         return {
             "data": self.data_name,
             "items": len(self.scores),
@@ -147,7 +147,7 @@ class ViewAudit:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Warnings of all pair audits, each prefixed by the two view names."""
+        """Warnings of the audits of all view pairs, each prefixed by its views."""
         return tuple(f"{' and '.join(pair)}: {note}" for pair, one in self.pair_audits.items() for note in one.notes)
 
     @property

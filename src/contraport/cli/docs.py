@@ -143,7 +143,7 @@ def _page_paths_by_part() -> dict[str, dict[str, Path]]:
 
 
 def _page_name(path: str) -> str:
-    """Return the file name of a page, or a README's folder name."""
+    """Return the file name of a page, or its folder's name for a README."""
     return path.removesuffix("/README").rpartition("/")[2]
 
 

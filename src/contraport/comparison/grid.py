@@ -41,7 +41,7 @@ class Row(NamedTuple):
 
 
 class Column(NamedTuple):
-    """Data set with one setting, as a column of the comparison table.
+    """Data set and its options, which form one column of the comparison table.
 
     Attributes:
         data: name or path of the data.

@@ -238,7 +238,7 @@ def _parse_objective_to_train_options(text: str, suggested_names: Iterable[str] 
 
 
 def _nest_objective_settings(argument: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return options with those unknown to `train` moved into `objective_settings`.
+    """Move options that `train` does not have into `objective_settings`.
 
     Raises:
         UsageError: the objective does not have such a setting either.

@@ -61,7 +61,7 @@ class CellJob:
 
     @property
     def checkpoints_to_evaluate(self) -> Literal["last", "all"]:
-        """Option `checkpoints` of the evaluation, "all" if training keeps intermediate models."""
+        """Checkpoints to evaluate, "all" if training keeps intermediate models, else "last"."""
         settings = resolve_settings(self.options)
         return "all" if settings.keep_every and settings.keep_every <= settings.epochs else "last"
 

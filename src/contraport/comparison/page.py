@@ -68,7 +68,7 @@ def _wrap_for_matplotlib(name: str) -> str:
 
 
 def _shared_data_suffix(comparison: Comparison) -> str:
-    """Return text such as ", on digits" if all columns share their data."""
+    """Return the data name as a title suffix if all columns share it."""
     return f", {comparison.table_header_row[0]}" if comparison.table_header_row[1:] != comparison.columns else ""
 
 

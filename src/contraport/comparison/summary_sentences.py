@@ -183,7 +183,7 @@ def _group_rows_by_significance(metric: Metric, entries: Sequence[TableEntry]) -
 
 
 def _compose_insignificance_clause(rows: Sequence[str], baseline: str, *, first_row: str) -> str:
-    """Return the clause "b and c do not differ significantly from a"."""
+    """Return a clause that names the rows without significant difference from the baseline."""
     names = _join_first_few(sorted(rows, key=lambda name: name != first_row))
     return f"{names} {'does' if len(rows) == 1 else 'do'} not differ significantly from {baseline}"
 

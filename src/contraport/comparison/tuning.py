@@ -94,7 +94,7 @@ def settings_searched_by_other_rows(rows: Sequence[Row], common_options: OptionM
 
 
 def build_trial_cells(grid: Grid, row: Row, column: Column) -> list[Cell]:
-    """Build the search trials of a row and a column as cells."""
+    """Build the hyperparameter search trials for one row and column of the table."""
     space = build_search_space(row, grid.common_options)
     points: list[list[float]] = []
     if space and grid.compare_options.tune > 1:
@@ -129,7 +129,7 @@ def find_best_trial_if_all_done(
 
 
 def build_cell_from_trial(trial: Cell, seed: int) -> Cell:
-    """Build a cell with the settings of a trial, but another seed."""
+    """Build a cell with the settings of a search trial, but another seed."""
     options = {key: value for key, value in trial.options.items() if key != "validation"}
     return Cell(trial.row, trial.column, {**options, "seed": seed})
 

@@ -63,7 +63,7 @@ def _local_slice(global_batch_size: int) -> slice:
 
 
 class _PositionsWithEpoch(list[int]):
-    """List of item positions with their epoch, which seed random transforms in workers."""
+    """List of item positions with the epoch that seeds their random transforms."""
 
     def __init__(self, positions: list[int], epoch: int) -> None:
         super().__init__(positions)

@@ -172,7 +172,7 @@ def swap_correct_pairs(
 
 
 def replace_views_after_first(dataset: Dataset, partners: Tensor) -> Dataset:
-    """Replace each item's views after the first by its partner's.
+    """Replace each item's views, except the first, by those of its partner.
 
     Raises:
         UsageError: items lack a view.
@@ -282,7 +282,7 @@ def _corrupt_views(
     rows: Tensor,
     non_image_stds: Sequence[Tensor | None],
 ) -> tuple[Tensor, ...]:
-    """Corrupt the views of some items, seeded by their source rows.
+    """Corrupt the views of some items, with noise seeded by item.
 
     `non_image_stds` holds the standard deviation of each view, or None if the view is an image.
     """
@@ -403,7 +403,7 @@ def shift_and_hold_out_domains(dataset: Dataset, shift: DomainShiftSpec) -> Data
 def _shift_domains(
     views: tuple[Tensor, ...], positions: Tensor, *, domains: Tensor, rotates: bool
 ) -> tuple[Tensor, ...]:
-    """Return images in the rotation or style of their domains."""
+    """Rotate or restyle images, each according to its domain."""
     chosen_domains, shifted = domains[positions], tuple(view.clone() for view in views)
     for view, changed in zip(views, shifted, strict=True):
         for number in chosen_domains.unique().tolist():

@@ -150,6 +150,6 @@ def _any_view_match_mask(dataset: Dataset, digests: NDArray[np.int64]) -> Tensor
 
 
 def _have_all_digests(parts: Sequence[Dataset], digests: NDArray[np.int64]) -> bool:
-    """Return whether datasets together contain items with all these digests."""
+    """Return whether each digest belongs to an item of one of the datasets."""
     existing = [part.content_digests[_present_mask(part)].numpy() for part in parts if part.content_digests is not None]
     return bool(np.isin(digests, np.concatenate(existing)).all()) if existing else len(digests) == 0

@@ -45,7 +45,7 @@ class WriteDetectingCacheEntry(Generic[CachedT]):
 
 
 def _iter_tensors(value: object) -> Iterator[Tensor]:
-    """Yield the tensors in a nested value of tuples and dataclasses."""
+    """Yield the tensors in nested tuples and dataclasses."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, tuple):

@@ -199,7 +199,7 @@ class _EagerOperation(torch.autograd.Function):
 
 
 class HostLoop(ABC):
-    """Base class of loops that Python may stop after each step.
+    """Base class of loops whose number of steps depends on the data.
 
     They have no gradient; the host reads a value from the device to decide. Subclasses are dataclasses whose fields
     `flatten` can take apart; their geometries are results of `Geometry.to_flattenable`.
@@ -215,7 +215,7 @@ class HostLoop(ABC):
 
 
 def run_host_loop(loop: HostLoop) -> list[Tensor]:
-    """Run a loop that Python controls, and return its outputs.
+    """Run a loop with a data-dependent stop, as one operator when compiled.
 
     Under `torch.compile` it is one custom operator. Traced loops would unroll, and each number read on the host would
     break the graph.
@@ -300,7 +300,7 @@ def _gradient_op_fake(structure: int, tensors: list[Tensor], *others: Any) -> li
 
 @torch.library.custom_op("contraport::run_host_loop", mutates_args=())
 def _run_host_loop_op(structure: int, tensors: list[Tensor]) -> list[Tensor]:
-    """Custom operator that runs a Python-controlled loop and returns its outputs."""
+    """Custom operator that runs a loop with a data-dependent stop."""
     loop: HostLoop = unflatten(_structures[structure], tensors)
     with torch.no_grad():
         return loop.run()

@@ -123,7 +123,7 @@ class Relaxation(NamedTuple):
         return cotangent
 
     def _undamped_shift(self, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
-        """Return log marginal - reference - log-sum-exp, the potential's shift before damping."""
+        """Return the potential relative to its reference, before damping and clamping."""
         if self.reference_potentials is None:
             return log_marginal - log_sum
         return log_marginal - self.reference_potentials[axis == "columns"] - log_sum
@@ -135,7 +135,7 @@ class Relaxation(NamedTuple):
         return shift.abs() > self.max_shift_by_step[step_index]
 
     def tensors(self) -> tuple[Tensor | None, ...]:
-        """Return the damping, bound and reference tensors of the relaxation, None where unset."""
+        """Return the damping, bounds and reference potentials as tensors, None where unset."""
         return self.damping_by_step, self.max_shift_by_step, *(self.reference_potentials or (None, None))
 
 
@@ -185,7 +185,10 @@ def _run_log_domain_steps(
     empty_value: float | None = None,
     kernel: Tensor | None = None,
 ) -> list[Tensor]:
-    """Return the potentials of half-steps on S, with `kernel` e^S if bounded."""
+    """Run Sinkhorn half-steps on S in the log domain, and return the potentials.
+
+    `kernel` is e^S, or None if that may overflow.
+    """
     potentials = list(initial)
     for k, (axis, source) in enumerate(steps):
         side = int(axis == "columns")
@@ -297,7 +300,7 @@ class HalfStepsOperation(OperationWithDenseForm):
         )
 
     def _can_use_scalings(self, dtype: torch.dtype) -> bool:
-        """Return whether products of kernel and scalings cannot overflow or vanish.
+        """Return whether half-steps can multiply kernel values without overflow or underflow.
 
         Without masks, the potentials of strict half-steps differ among themselves by at most 2 B, where |S| <= B. With
         masks, a half-step on M columns adds at most B + log(M) / 2 to half that difference.

@@ -259,7 +259,7 @@ def _set_similarities_gradient_op(
     iterations: int,
     is_mean: bool,
 ) -> list[Tensor]:
-    """Return the gradients of x and y from the gradient of the similarities."""
+    """Return the gradients of vector sets from the gradient of their similarities."""
     matching = SetMatching(temperature, row_damping, column_damping, iterations, is_mean)
     d_x, d_y = torch.zeros_like(x), torch.zeros_like(y)
     with autocast_disabled(x):

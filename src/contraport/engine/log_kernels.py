@@ -143,7 +143,7 @@ class LogKernel(ABC):
 
     @property
     def is_always_finite(self) -> bool:
-        """True if log K is known to be finite unless it overflows."""
+        """True if log K has no infinite entries by construction."""
         return False
 
     @property
@@ -313,7 +313,7 @@ class InnerProductLogKernel(LogKernel):
 
     @cached_property
     def _rounded_embeddings(self) -> tuple[Tensor, Tensor]:
-        """Row and column embeddings, rounded to the precision of products."""
+        """Row and column embeddings, rounded to the precision of matrix products."""
         return self._round_operand(self.x.detach()), self._round_operand(self.y.detach())
 
     @cached_property
@@ -420,9 +420,10 @@ class _PairwiseInnerProducts(torch.autograd.Function):
 
 @dataclass(frozen=True, eq=False)
 class CallableLogKernel(LogKernel):
-    """Log-kernel of any cost, link(row_bias_i - scale cost(x_i, y_j) / temperature).
+    """Log-kernel of an arbitrary cost function cost(x_i, y_j), given as a callable.
 
-    Slower than the normal form. The parameters of a cost that is a module are inputs too and receive their gradient.
+    Entries are link(row_bias_i - scale cost(x_i, y_j) / temperature). Slower than the normal form. The
+    parameters of a cost that is a module are inputs too and receive their gradient.
     """
 
     cost: CostFunction
@@ -531,7 +532,7 @@ class CallableLogKernel(LogKernel):
 
 @dataclass(frozen=True, eq=False)
 class _FunctionalCost:
-    """Cost module as a pure function that takes its parameters as separate tensors."""
+    """Cost module and its parameter tensors, called as a pure function."""
 
     cost: nn.Module
     names: tuple[str, ...]

@@ -95,7 +95,7 @@ def column_log_sums(geometry: Geometry, potential: Tensor | None = None) -> Tens
 
 
 def _log_sums(geometry: Geometry, axis: Axis, potential: Tensor | None) -> Tensor:
-    """Return the log-sum-exp of each row or of each column, by one half-step."""
+    """Return the log-sum-exp of each row, or of each column."""
     if potential is not None and potential.shape != (geometry.shape[axis == "rows"],):
         size, got = geometry.shape[axis == "rows"], tuple(potential.shape)
         raise UsageError(f"potential: must have shape ({size},), got {got}.", kind="shape")

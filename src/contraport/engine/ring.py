@@ -216,7 +216,7 @@ class RingLogKernel(LogKernel):
     take_rows = dense = tile_with_link_input = add_tile_gradients = _raise_unsupported
 
     def start_exchange(self, *, with_gradient: bool, half_ring: bool) -> RingExchange:
-        """Start to send the columns around the ring, or around half of it."""
+        """Start sending the columns from process to process around the ring."""
         size = self.processes.size
         columns = [self.own.inputs[k].detach() for k in self.own.column_input_indices]
         block = torch.cat([v.flatten() for v in columns])  # embeddings and biases as one message
@@ -274,7 +274,7 @@ class RingLogKernel(LogKernel):
         return list(zip(self.own.column_input_indices, parts, strict=True))
 
     def _unpack_block(self, block: Tensor, owner: int) -> list[Tensor]:
-        """Split a received flat tensor into column inputs, or their gradients."""
+        """Split a received flat tensor into column embeddings and biases, or gradients."""
         count, parts, start = self.column_shards.sizes[owner], [], 0
         for k in self.own.column_input_indices:
             shape = count, *self.own.inputs[k].shape[1:]

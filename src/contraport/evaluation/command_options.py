@@ -41,7 +41,7 @@ def _check_distinct_dims(name: str, value: Any) -> None:
 
 
 def _check_templates(name: str, value: Any) -> None:
-    """Raise `UsageError` unless each text contains ``{}`` once, for a class name."""
+    """Raise `UsageError` unless each zero-shot prompt template contains ``{}`` once."""
     is_list = isinstance(value, list | tuple) and len(value) > 0
     good = is_list and all(isinstance(text, str) and text.count("{}") == 1 for text in value)
     check(good, f"{name}: each text must contain {{}} once, as in 'a photo of a {{}}.', got {value!r}.")

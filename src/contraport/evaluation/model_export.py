@@ -89,7 +89,7 @@ def export(arguments: dict[str, Any]) -> Path:
 
 
 def _write_verified_model(model: Model, path: Path, format_name: str) -> None:
-    """Write a model, or raise `UsageError` if its exported features differ."""
+    """Write a model file, or raise `UsageError` if the export changes features."""
     format = _FORMAT_BY_NAME[format_name]
     # Warnings: deprecation of TorchScript, and constructs that tracing may miss: the comparison is the real check.
     with (

@@ -229,7 +229,7 @@ class EvalContext:
 
     @cached_property
     def retrieval_view_embeddings(self) -> tuple[Tensor, ...]:
-        """Embeddings of the views that retrieval compares, each `(m, d)`.
+        """Embeddings of the views between which retrieval searches, each `(m, d)`.
 
         They are of all views of the data, or of two augmentations. Features if the views share an encoder; otherwise
         projections, since only those are trained to be comparable.
@@ -347,6 +347,6 @@ class EvalContext:
 
 
 def _get_required_tensor(values: Tensor | None) -> Tensor:
-    """Return a tensor that the requirements of a metric guarantee."""
+    """Return an optional tensor of the context, asserting that it is present."""
     assert values is not None
     return values

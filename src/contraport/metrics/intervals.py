@@ -60,7 +60,7 @@ def bootstrap_means(items: ItemValues, counts: Array) -> Array:
 
 
 def bootstrap_means_at_most_one(items: ItemValues, counts: Array) -> Array:
-    """Return bootstrap means, `(b,)`, adjusted so that none exceeds 1.
+    """Return bootstrap means, `(b,)`, computed in log(1 - mean) to stay below 1.
 
     Item values that are pseudovalues may have a mean above 1 on a resample. The change of the mean is therefore applied
     to log(1 - mean): equal to first order, and the result stays below 1.
@@ -75,7 +75,7 @@ def bootstrap_means_at_most_one(items: ItemValues, counts: Array) -> Array:
 
 
 def bootstrap_means_from_zero_to_one(items: ItemValues, counts: Array) -> Array:
-    """Return bootstrap means, `(b,)`, adjusted to stay from 0 to 1.
+    """Return bootstrap means, `(b,)`, restricted to [0, 1].
 
     >>> bootstrap_means_from_zero_to_one(np.array([-0.3, 0.2, 0.4]), np.array([[1, 1, 1], [3, 0, 0]])).round(3).tolist()
     [0.1, 0.0]

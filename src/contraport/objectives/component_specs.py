@@ -63,7 +63,7 @@ def replace_components(
     divergence: str | None = None,
     constraint_or_schedule: str | None = None,
 ) -> Objective:
-    """Return an objective with some components replaced by those given as text.
+    """Return an objective with some components replaced by ones parsed from text.
 
     The temperature stays, unless the kernel gives another. The constraint stays as well if the text names a
     schedule of constraints.

@@ -419,7 +419,7 @@ class Layout(Component, ABC):
         """Return the blocks of compared pairs of the views."""
 
     def transform_negatives_like_views(self, negatives: Tensor) -> Tensor:
-        """Transform additional negatives, (k, d), like the views, or raise `UsageError`."""
+        """Apply the layout's transform of view embeddings to additional negatives, (k, d)."""
         return negatives
 
 

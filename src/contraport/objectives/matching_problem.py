@@ -339,7 +339,7 @@ def _types_and_row_shapes_by_option(problem: MatchingProblem) -> dict[str, str]:
 def _gather_sizes_and_check_options(
     processes: Processes, problem: MatchingProblem
 ) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """Return item and negative counts by process, and the most vectors per item.
+    """Check that processes agree in their options, and gather their numbers of items.
 
     Raises:
         UsageError: processes give different options, or one of them rejected its inputs.

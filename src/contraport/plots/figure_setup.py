@@ -259,7 +259,7 @@ def sources_by_name(source: object) -> dict[str, Any]:
 
 
 def load_evaluation_arrays(folder: object, required: str) -> Mapping[str, Array]:
-    """Load the arrays stored by a run's evaluation, including the `required` one."""
+    """Load a run's stored evaluation arrays, which must include the array `required`."""
     run = load_run(folder)
     samples = run.page_arrays()
     check(required in samples, f"run: {run.samples_path} has no {required!r}; evaluate the run again.", "missing")

@@ -78,7 +78,7 @@ def share_on_target(plan: Array, target: Array) -> float:
 
 
 def excludes_self_pairs(plan: Array, target: Array) -> bool:
-    """Return whether plan and target are square with zeros on the diagonal."""
+    """Return whether plan and target are square with only zeros on the diagonal."""
     is_square = plan.shape[0] == plan.shape[1] > 1
     return is_square and not np.diag(plan).any() and not np.diag(target).any()
 

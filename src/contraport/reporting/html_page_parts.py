@@ -125,7 +125,7 @@ class PageAssets:
         return PlotElement(key, label, css_class, aspect_ratio)
 
     def add_thumbnails(self, thumbnails: np.ndarray[Any, Any] | None) -> str:
-        """Add thumbnails as a sprite sheet and return its key, "" for None."""
+        """Pack thumbnails into one sprite sheet of the page, and return its key."""
         if thumbnails is None:
             return ""
         sheet = pack_sprite_sheet(thumbnails)

@@ -147,7 +147,7 @@ class Run:
         return replace(config.settings, **changes) if changes else config.settings
 
     def _get_cached_config(self) -> _CachedConfig:
-        """Return the cached content of `config.yaml`, read again if it changed.
+        """Return the content of `config.yaml`, cached until the file changes.
 
         Evaluation and reports use the settings many times; reading and checking them each time dominated their start.
         """
@@ -332,7 +332,7 @@ def read_run_file(path: Path, reader: Callable[[Path], FileContentT], remedy: st
 
 
 def read_metrics_rows(path: Path) -> list[MetricsRow]:
-    """Read a `metrics.jsonl` without an incomplete last line."""
+    """Read the rows of a `metrics.jsonl`, ignoring an incomplete last line."""
     rows = []
     for number, line in enumerate(path.read_text("utf-8").split("\n")[:-1], start=1):
         try:

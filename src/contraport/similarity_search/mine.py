@@ -86,7 +86,7 @@ def mine(arguments: dict[str, Any]) -> MinedNegatives:
 
 
 def _load_dataset(options: MiningOptions, *, as_one_split: bool) -> Dataset:
-    """Load the items to mine, without a random test split if `as_one_split`."""
+    """Load the dataset in which hard negatives are mined."""
     folder, data = Path(str(options.encoder)), options.data
     if isinstance(options.encoder, Run) or (folder / "config.yaml").exists():
         run = as_run_folder(options.encoder)

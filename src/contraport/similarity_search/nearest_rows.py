@@ -74,7 +74,7 @@ def find_late_interaction(run: RunFolder) -> LateInteraction | None:
 
 
 def warn_of_pooled_sets(run: str | Path | None) -> None:
-    """Log a warning if a run's features are pooled from sets of vectors.
+    """Log a warning if a run compares vector sets, but its features are pooled.
 
     A run that was moved or removed passes: the features are all that is left of it.
     """

@@ -311,7 +311,7 @@ def _write_page_if_set(
 
 
 def _find_query_position(query: int | str | Path, features: Features) -> int | None:
-    """Return the position of the item that a query names, or None."""
+    """Resolve a query by position or key to an item position, or None."""
     if isinstance(query, int):
         items = len(features)
         check(0 <= query < items, f"query: must be a position from 0 to {items - 1}, got {query}.", "out_of_range")

@@ -48,7 +48,7 @@ class ContrastiveCovariance:
 
     @property
     def trace(self) -> float:
-        """Trace of the covariance, which is the energy of the data themselves."""
+        """Trace of the covariance, which is the contrastive energy of the views."""
         return float(self.matrix.trace())
 
     def figure(self) -> Figure:

@@ -158,7 +158,7 @@ def find_columns_as_time_steps_note(dataset: Dataset) -> str | None:
 
 
 def find_encoder_for_few_images(dataset: Dataset) -> Suggestion | None:
-    """Suggest an encoder for few images; None for other data."""
+    """Suggest an encoder for a small image dataset, or None for other data."""
     if isinstance(dataset, Stream) or len(dataset.shapes) != 1 or not dataset.is_first_view_image:
         return None
     channels = dataset.shapes[0][0]

@@ -144,7 +144,7 @@ def train_timed_steps(settings: Settings, components: TrainingComponents) -> Dry
 
 
 def _measure_batch_encoding_seconds(components: TrainingComponents, device: torch.device, bars: ProgressBars) -> float:
-    """Return the median seconds to load and encode a batch."""
+    """Measure the median seconds to load a batch and encode its random views."""
     module, batches, seconds = components.module, chain.from_iterable(repeat(components.batches)), []
     with evaluation_mode(module.model):
         for _ in bars.track(range(DRY_RUN_TOTAL_STEPS), "timing the encoder", DRY_RUN_TOTAL_STEPS):

@@ -205,7 +205,7 @@ class Loop:
 
 
 class Callback:
-    """Base class of callbacks, with methods named after when they are called."""
+    """Base class of callbacks, with one method per event of the training loop."""
 
     def on_start(self, loop: Loop) -> None:
         """Called before the first batch, after an earlier session is restored."""

@@ -208,7 +208,7 @@ def suggest_longer_training(settings: Settings, items: int, explicit_options: Ma
 
 
 def suggest_batch_size(items: int, max_batch_size: int) -> int:
-    """Suggest a batch size for few items, about a quarter of them.
+    """Suggest a batch size for a small dataset, about a quarter of it.
 
     The quarter is rounded down to a power of two. Larger batches of few items make hardly any steps. Fewer than two
     such batches are one batch of all items.

@@ -43,7 +43,7 @@ from contraport.training.run_folder_setup import drop_metrics_after
 
 
 class FinishedTraining(NamedTuple):
-    """Training loop after its last epoch, and its meter."""
+    """Training loop and throughput meter of a finished run."""
 
     loop: Loop
     meter: Meter

@@ -29,7 +29,7 @@ log = logging.getLogger("contraport.training")
 
 
 def resolve_settings(options: Mapping[str, Any]) -> Settings:
-    """Resolve settings from explicit options, then a resumed run, recipe and defaults.
+    """Resolve settings by precedence, explicit options before resumed run, recipe and defaults.
 
     Raises:
         UsageError: an invalid setting, an unknown recipe, or a change of an option that is fixed on resume.
@@ -64,7 +64,7 @@ def create_run_folder(run: RunFolder, settings: Settings, digests: SplitDigests 
 
 @hint_on_error("contraport docs troubleshooting resume-is-refused")
 def reset_to_last_checkpoint(run: RunFolder, settings: Settings, digests: SplitDigests | None) -> Position:
-    """Reset a resumed run's folder to its last checkpoint; return the position.
+    """Reset a run folder to its last checkpoint, and return the training position.
 
     `digests` are those of the items, which must not change; None for a stream.
 

@@ -181,7 +181,7 @@ class SettingsWithNotes(NamedTuple):
 def reduce_default_batch_size(
     settings: Settings, dataset: Dataset, *, has_explicit_batch_size: bool
 ) -> SettingsWithNotes:
-    """Reduce a default batch size for few items; return settings and notes."""
+    """Reduce the default batch size for a small dataset, and describe the change."""
     items, size = len(dataset), settings.batch_size
     if isinstance(dataset, Stream):
         return SettingsWithNotes(settings)

@@ -101,7 +101,7 @@ def fit_canonical_maps(features: tuple[Rows, Rows], pool: Tensor) -> CanonicalMa
 
 
 def find_width_reduction_note(features: tuple[Rows, Rows]) -> str | None:
-    """Return a note that wide features are projected, or None if none are."""
+    """Return a note if features are projected to fewer dimensions, else None."""
     widths = [values.shape[1] for values in features]
     if max(widths) <= MAX_FITTED_WIDTH:
         return None

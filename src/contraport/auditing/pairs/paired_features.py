@@ -415,7 +415,7 @@ def encode_and_project_views(
 
 
 class _FeaturesAndProjections(nn.Module):
-    """Module that concatenates features and projections of all views in one row."""
+    """Module that concatenates the features and projections of all views of an item."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()

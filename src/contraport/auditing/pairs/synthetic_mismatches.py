@@ -62,7 +62,7 @@ class DatasetWithAppendedDecoys(Dataset):
 
     @property
     def has_view_mask(self) -> bool:
-        """True if batches have a mask of missing or excluded views."""
+        """True if batches mark views that are missing or suspected to be wrong."""
         return self.trusted_view_mask is not None or super().has_view_mask
 
     def __getitems__(self, positions: list[int]) -> Batch:
@@ -107,7 +107,7 @@ def add_decoys(
 def check_auditable_dataset(
     dataset: Dataset, *, data: Any = None, declared_roles: Mapping[str, Any] | None = None
 ) -> None:
-    """Raise `UsageError` unless a dataset has enough pairs of complete, varying views.
+    """Raise `UsageError` if a dataset is too small, incomplete or constant to audit.
 
     Args:
         dataset: the pairs.

@@ -149,7 +149,7 @@ def _list_custom_view_names(arrays: Mapping[str, Any]) -> list[str]:
 
 
 def _select_split_arrays(arrays: dict[str, np.ndarray], path: str, *, suffix: str) -> dict[str, np.ndarray]:
-    """Return one split's arrays by name without `_test`, views first."""
+    """Return the arrays of one split, keyed by their names without `_test`."""
     names = {key.removesuffix("_test"): key for key in arrays if key.endswith("_test") == bool(suffix)}
     views = ["x"] if "x" in names else [f"view{number}" for number in range(len(names)) if f"view{number}" in names]
     views = views or [name for name in _list_custom_view_names(arrays) if name in names]

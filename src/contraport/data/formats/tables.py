@@ -163,7 +163,7 @@ def replace_view_columns(
     old_path: Path,
     new_path: Path,
 ) -> pa.Table:
-    """Return the kept rows, with one view taken from each row's partner.
+    """Select rows of a table, and take one view from each row's partner.
 
     Args:
         table: all rows, parsed.

@@ -121,7 +121,7 @@ def _resize_images(views: tuple[Tensor, ...], _positions: Tensor, *, size: int) 
 
 
 def load_without_random_split(data: Any, split: str = "train", **options: Any) -> Dataset:
-    """Load a split defined by the source, otherwise all items.
+    """Load a dataset split, or all items if the source defines none.
 
     A dataset is a single split and is returned unchanged. The arguments are those of `load`, except `test_fraction`.
 

@@ -21,7 +21,7 @@ log = logging.getLogger("contraport.data")
 
 
 def is_remote(data: str) -> bool:
-    """Return whether a string is a URL, also a chained one of fsspec.
+    """Return whether a string is a URL, including fsspec's chained URLs.
 
     >>> is_remote("s3://bucket/train-{000..003}.tar"), is_remote("photos"), is_remote("C://photos")
     (True, False, False)

@@ -529,7 +529,7 @@ def _stack_labels_and_exceptions(masks: Sequence[LabelExclusion], side: int, z: 
 
 
 def _find_link_kernel_arguments(link: Link | None) -> tuple[str, float, float] | None:
-    """Return (name, factor, power) of a link, None if no kernel supports it."""
+    """Return a link function's arguments for Triton kernels, None if unsupported."""
     match link:
         case None:
             return "identity", 1.0, 1.0

@@ -95,7 +95,7 @@ def uniform_log_marginals(rows: int, columns: int, dtype: torch.dtype, device: t
 
 
 def requested_log_marginals(geometry: Geometry, request: PlanRequest) -> LogMarginals:
-    """Return the log marginals of a plan request, uniform by default."""
+    """Return the requested log marginals of a plan, or uniform ones by default."""
     if request.marginals is not None:
         return request.marginals
     like = geometry.log_kernel.inputs[0]

@@ -19,7 +19,7 @@ from contraport.objectives.plan import BlockResult
 
 
 class Divergence(Component):
-    """Base class of divergences from the target plan, and of plan penalties.
+    """Base class of divergences from the target plan and of penalties on plans.
 
     Attributes:
         repels: Whether the divergence pushes any embeddings apart.

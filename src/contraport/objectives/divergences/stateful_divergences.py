@@ -25,7 +25,7 @@ from contraport.objectives.plan import BlockResult
 
 
 class Logistic(nn.Module, KernelDivergence):
-    """Logistic loss (SigLIP), the binary cross-entropy of each pair as matched.
+    """Logistic loss (SigLIP), the cross-entropy of classifying each pair as matched or not.
 
     The logit of a pair is log K_ij + bias. The label of a pair is its share of the row's target mass. It takes one pass
     over the pairs; its constraint is `Free`, as nothing is normalized.

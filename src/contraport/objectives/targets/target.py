@@ -127,7 +127,7 @@ class Target(Component, ABC):
         """Return the target plan of a block; its mass is 1, less the share of rows without a positive."""
 
     def transpose(self) -> Target:
-        """Return the target for blocks with rows and columns exchanged."""
+        """Return the target with rows and columns exchanged."""
         return self
 
     @property
@@ -263,7 +263,7 @@ class DenseTargetPlan(TargetPlan):
 
 @dataclass(frozen=True, eq=False)
 class PiecewiseConstantTargetPlan(TargetPlan):
-    """Target plan that is constant on pair sets, up to row factors.
+    """Target plan with constant values on sets of pairs, times row factors.
 
     The plan is p_ij = r_i sum_k level_k [(i, j) in set k].
 
@@ -352,7 +352,7 @@ class Pairs(Target):
 
 
 def _build_positives_target(pattern: PairPattern, dtype: torch.dtype) -> SparseTargetPlan:
-    """Build the sparse target plan of the positives in a pattern."""
+    """Build the sparse target plan with equal mass on each row's positives."""
     (rows, columns), n = pattern.positives, pattern.shape[0]
     values = torch.full((len(rows),), 1 / n, dtype=dtype, device=rows.device)
     if pattern.one_positive_per_row:

@@ -217,7 +217,7 @@ def _add_mass_on_target_plot(
 
 
 def _dropped_mass_prefix(mass: float) -> str:
-    """Return text such as "mass 0.850, 15% dropped; ", empty for mass 1."""
+    """Return a prefix on the plan's mass, empty if the mass is 1."""
     if abs(mass - 1) < UNIT_MASS_TOLERANCE:
         return ""
     return f"mass {mass:.3f}, {1 - mass:.0%} dropped; " if mass < 1 else f"mass {mass:.3g}, above 1; "

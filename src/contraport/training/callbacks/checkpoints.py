@@ -229,7 +229,7 @@ def format_unusable_checkpoint_remedy(run: RunFolder) -> str:
 
 
 def read_resume_position(run: RunFolder) -> Position:
-    """Read the position of the last checkpoint; the start if none exists.
+    """Read the training position of the last checkpoint, or the start without one.
 
     Raises:
         UsageError: the checkpoint is corrupt, or was written and is missing.

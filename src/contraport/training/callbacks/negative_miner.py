@@ -78,7 +78,7 @@ class NegativeMiner(Callback):
             self._mine_if_due_and_update_loader(loop)
 
     def state(self) -> dict[str, Any]:
-        """Return the positions of the negatives and the epoch of their mining."""
+        """Return the mined negatives' positions and epoch, for a checkpoint."""
         return {"epoch": self._mined_epoch, "positions": torch.from_numpy(self._positions)}
 
     def restore(self, state: dict[str, Any]) -> None:

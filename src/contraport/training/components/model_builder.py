@@ -67,7 +67,7 @@ def _find_encoder_for_view(argument: str, encoder: Encoders, view: str) -> str |
 
 
 def with_defaults_from_weights(settings: Settings, initial_weights: InitialWeights | None) -> Settings:
-    """Return settings completed by the encoder and image size of initial weights.
+    """Complete settings by the encoder and image size of the initial weights.
 
     >>> from contraport.encoders.initial_weights import EncoderWeights
     >>> weights = InitialWeights("runs/a", [EncoderWeights("resnet18", {}, image_size=64)])

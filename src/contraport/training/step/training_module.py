@@ -46,7 +46,7 @@ class MinedBatchLayout(NamedTuple):
     num_sets: int
 
     def split_mined_batch(self, batch: Batch) -> MinedBatchParts:
-        """Split a batch into items, rows to embed and negative ids.
+        """Separate the items of a batch from their mined negatives.
 
         >>> rows = torch.tensor([0, 5, 6, 1, 7, 8])
         >>> parts = MinedBatchLayout(1, num_sets=2).split_mined_batch(Batch((rows, rows), None, None, rows))
@@ -297,7 +297,7 @@ class TrainingModule(nn.Module):
         return (outputs, None) if present is None else (outputs[:-1], outputs[-1])
 
     def _seed_step_generators(self, *position: int) -> None:
-        """Seed torch's generators by the training seed and a position."""
+        """Seed torch's generators from the training seed and the position in training."""
         seed_torch_generators(derive_torch_seed("training.step", self.seed, *position))
 
 
