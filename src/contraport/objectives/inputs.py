@@ -37,7 +37,7 @@ NON_ITEM_OPTION_NAMES = ("present", "masks", "negatives", "negative_ids", "share
 
 
 class CallInputs(NamedTuple):
-    """Views and item attributes of one call of an objective.
+    """Embeddings of the views and item attributes, as passed to a loss.
 
     Attributes:
         views: Embeddings of the items, (n, d) or sets of vectors (n, t, d) for each view; zeros where an item lacks the

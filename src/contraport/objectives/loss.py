@@ -125,7 +125,7 @@ class Loss(nn.Module, ABC):
 
     @abstractmethod
     def requires_features(self, target: Target | None = None) -> bool:
-        """Return whether a call needs ``features=`` for its target."""
+        """Return whether the loss requires ``features=`` for its target."""
 
     @abstractmethod
     def target_conflict_message(self, target: Target) -> str | None:
@@ -134,7 +134,7 @@ class Loss(nn.Module, ABC):
     @property
     @abstractmethod
     def requires_weights(self) -> bool:
-        """True if a call needs ``weights=`` as the marginals of the plan."""
+        """True if the loss requires ``weights=`` as the marginals of the plan."""
 
     @property
     @abstractmethod

@@ -60,7 +60,7 @@ class BlockDirection(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class MatchingProblem:
-    """Inputs of one call of an objective, with its layout and target.
+    """Inputs of a loss for one batch, with its layout and target.
 
     Attributes:
         layout: Layout, which selects the compared pairs.
@@ -381,7 +381,7 @@ def send_error_to_processes(views: Sequence[object], error: Exception) -> None:
 def _build_zero_views(
     layout: Layout, views: tuple[Tensor, ...], options: Mapping[str, Any], similarities: Any
 ) -> tuple[Tensor, ...]:
-    """Build views of zeros for a call with similarities instead of embeddings."""
+    """Build views of zeros for a loss that is given similarities, not embeddings."""
     check(not views, "similarities: cannot be combined with embeddings.", "conflict")
     matrix = isinstance(similarities, Tensor) and similarities.ndim == 2 and similarities.is_floating_point()
     got = type_and_shape(similarities)

@@ -71,7 +71,7 @@ class Constraint(Component, ABC):
 
     @property
     def requires_weights(self) -> bool:
-        """True if a call needs ``weights=`` as the marginals of the plan."""
+        """True if the constraint requires ``weights=`` as the marginals of the plan."""
         return self.marginals == "weights"
 
     @abstractmethod

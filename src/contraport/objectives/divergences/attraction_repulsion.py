@@ -66,7 +66,7 @@ class TargetCost(KernelDivergence):
 
 @dataclass(frozen=True, repr=False)
 class KernelAttraction(KernelDivergence):
-    """Negative mean kernel value of positive pairs, -<t, K> (KCL attraction).
+    """Attraction by the mean kernel over positive pairs, -<t, K> (KCL).
 
     The attraction vanishes for distant pairs.
 
@@ -89,7 +89,7 @@ class KernelAttraction(KernelDivergence):
 @keep_deprecated_attributes(sigma="weight_temperature")
 @dataclass(frozen=True, repr=False)
 class LogKernelAttraction(KernelDivergence):
-    """Negative log of each item's kernel sum over its positives.
+    """Attraction by the log of each item's kernel sum over positives (DHEL).
 
     For two views it is minus the log-kernel of the positive. With more, the most similar pairs of an item attract most.
 
@@ -119,7 +119,7 @@ class LogKernelAttraction(KernelDivergence):
             check_positive("weight_temperature", self.weight_temperature)
 
     def __call__(self, result: BlockResult) -> Tensor:
-        """Return for each row the attraction of its item, times the target mass of the row, (N,)."""
+        """Return each item's attraction times the target mass of the row, (N,)."""
         target, log_kernel = result.target, result.plan.kernel_geometry.log_kernel
         if not isinstance(target, SparseTargetPlan):
             got = type(target).__name__

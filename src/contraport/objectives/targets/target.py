@@ -119,7 +119,7 @@ class Target(Component, ABC):
 
     @property
     def requires_features(self) -> bool:
-        """True if a call needs ``features=``."""
+        """True if the target requires ``features=``."""
         return False
 
     @abstractmethod
