@@ -157,7 +157,7 @@ class ItemMetadata:
         return chosen
 
     def _compute_digests(self, views: Sequence[UndecodedItemsOrStore]) -> Tensor | None:
-        """Return the digests of all items ``(n, views)``, or None without digests."""
+        """Return the digests of all items ``(n, views)``, or None if a store lacks them."""
         columns, everything = [], np.arange(self.num_items)
         for view_index, view in enumerate(views):
             if isinstance(view, Store):

@@ -174,7 +174,7 @@ class _FixedPoint(NamedTuple):
     relaxation: Relaxation
 
     def row_and_column_slopes(self) -> tuple[Tensor, Tensor]:
-        """Return the derivative of each potential by its log marginal, (N,) and (M,)."""
+        """Return the derivatives of potentials with respect to their log marginals, (N,) and (M,)."""
         s, t = (
             self.relaxation.derivative_in_log_marginal(k, _AXES[k], self.log_marginals[k], self.log_sums[k])
             for k in range(2)

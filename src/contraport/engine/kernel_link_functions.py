@@ -21,7 +21,7 @@ class Link(ABC):
 
     @abstractmethod
     def value(self, t: Tensor) -> Tensor:
-        """Return the link function h(T), differentiable."""
+        """Apply the function h to T, differentiably."""
 
     def derivative(self, t: Tensor) -> Tensor:
         """Return the derivative h'(T), 0 where h(T) is minus infinity."""

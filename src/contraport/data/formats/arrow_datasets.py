@@ -343,7 +343,7 @@ def _find_image_paths_or_row_numbers(
 def _read_keys_unless_incomplete(
     rows: TableRows, name: str | None, table_name: str, *, raise_if_incomplete: bool
 ) -> np.ndarray | None:
-    """Return the key of each row, or None without complete keys."""
+    """Return the key of each row, or None if a key is missing."""
     if name is None:
         return None
     try:

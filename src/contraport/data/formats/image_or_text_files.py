@@ -96,7 +96,7 @@ def load_lines(path: str, split: str, test_fraction: float | None = None) -> Dat
 
 
 def _get_train_and_test_folders(folder: Path) -> tuple[Path, Path | None]:
-    """Return the folders of training and test items, the latter or None.
+    """Return the folder of training items, and that of test items or None.
 
     Warns of folders beside these; raises `UsageError` if train/ may be a class rather than a split.
     """

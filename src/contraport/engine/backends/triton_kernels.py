@@ -264,7 +264,7 @@ def _apply_link(t, factor, power, LINK: tl.constexpr):
 
 @triton.jit
 def _link_slope(t, factor, power, LINK: tl.constexpr):
-    """Return the derivative h'(T) of a link that is not the identity."""
+    """Return the derivative h'(T) of a link function other than the identity."""
     if LINK == "log-decay":
         slope = factor / (1 + tl.maximum(-t, 0.0))
     else:
