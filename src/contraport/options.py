@@ -76,7 +76,7 @@ def to_config_value(value: Any) -> Any:
 
 
 def numpy_numbers_to_python(value: Any) -> Any:
-    """Convert NumPy numbers to Python numbers, also in nested containers."""
+    """Convert NumPy numbers to Python numbers, including those in nested containers."""
     if type(value) is dict:
         return {key: numpy_numbers_to_python(item) for key, item in value.items()}
     if type(value) in (list, tuple):

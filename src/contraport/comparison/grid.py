@@ -34,7 +34,7 @@ _UNTRAINED_ENCODER_OPTION_NAMES = (
 
 
 class Row(NamedTuple):
-    """Objective with training options, as a row of the comparison table."""
+    """Objective and training options, which form one row of the comparison table."""
 
     name: str
     options: OptionMap

@@ -90,7 +90,7 @@ class Relaxation(NamedTuple):
         cotangent: Tensor,
         gradients: Sequence[Tensor | None],
     ) -> Tensor:
-        """Return the gradient of a half-step before damping and clamping.
+        """Return the gradient with respect to a potential before damping and clamping.
 
         Args:
             step_index: index of the half-step.

@@ -520,7 +520,7 @@ class Joint(Layout):
         return LayoutTraits(takes_all_views=self.all_views, includes_positives=self.candidates == "all")
 
     def __call__(self, *views: Tensor) -> list[Block]:
-        """Return one block of the joined views, (N, N); N = 2n for two views of n items."""
+        """Return one block of all pairs among the joined views, (N, N)."""
         z = torch.cat(views if views[0].ndim == 2 else zero_pad_vector_sets(views))
         return [Block(_build_joint_pattern(views[0].shape[0], len(views), self.candidates, z.device), z, z)]
 

@@ -233,7 +233,7 @@ def is_run_source(value: object) -> bool:
 
 
 def load_run(folder: Any) -> RunFolder:
-    """Open a run folder; requires the extra ``report``."""
+    """Open a run folder, if the extra ``report`` is installed."""
     with translate_import_errors("report", "To read a run"):
         from contraport.runs import as_run_folder
 

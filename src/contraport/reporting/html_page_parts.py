@@ -77,7 +77,7 @@ def build_preview_records(previews: NDArray[Any]) -> list[dict[str, Any]]:
 
 
 class Section(NamedTuple):
-    """Section of the report page; `key` names its template and HTML element."""
+    """Section of the report page, whose `key` names its template and HTML element."""
 
     key: str
     title: str

@@ -61,7 +61,7 @@ class ReportedRun:
 
     @property
     def test_set_and_size(self) -> tuple[str, int | None]:
-        """Evaluation data and number of test items; runs are compared if both agree."""
+        """Evaluation data and number of test items, equal for runs that can be compared."""
         return self.data_name, self.evaluation.get("test_items")
 
     @property

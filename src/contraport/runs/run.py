@@ -165,7 +165,7 @@ class Run:
         return self._cached_config
 
     def metrics_rows(self) -> list[MetricsRow]:
-        """Read `metrics.jsonl`, one row per logged step, without an incomplete last line."""
+        """Read `metrics.jsonl`, one row per logged step, ignoring an incomplete last line."""
         return self._read_file(self.path / "metrics.jsonl", read_metrics_rows)
 
     @accept_deprecated_keywords(trust="trust_remote_code")

@@ -158,7 +158,7 @@ def find_columns_as_time_steps_note(dataset: Dataset) -> str | None:
 
 
 def find_encoder_for_few_images(dataset: Dataset) -> Suggestion | None:
-    """Suggest an encoder for a small image dataset, or None for other data."""
+    """Suggest an encoder for a small image dataset, or return None."""
     if isinstance(dataset, Stream) or len(dataset.shapes) != 1 or not dataset.is_first_view_image:
         return None
     channels = dataset.shapes[0][0]
@@ -177,7 +177,7 @@ def find_encoder_for_few_images(dataset: Dataset) -> Suggestion | None:
 
 
 def result_folder_name(dataset: Dataset) -> str:
-    """Return the data's name without folders and suffixes; "run" if empty."""
+    """Return the data's name without folders and suffixes, or "run" if empty."""
     return to_file_name(dataset.name.rstrip("/").rpartition("/")[2].partition(".")[0]) or "run"
 
 

@@ -156,7 +156,7 @@ def _measure_batch_encoding_seconds(components: TrainingComponents, device: torc
 
 
 def _synchronize_device(device: torch.device) -> None:
-    """Wait until the device has finished its work; does nothing on a CPU."""
+    """Wait until the GPU has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":

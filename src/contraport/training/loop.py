@@ -211,19 +211,19 @@ class Callback:
         """Called before the first batch, after an earlier session is restored."""
 
     def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
-        """Called after the backward pass of a batch; `loss` is detached."""
+        """Called after the backward pass of a batch, with the detached loss."""
 
     def before_step(self, loop: Loop) -> None:
-        """Called before the optimizer step; gradients are final."""
+        """Called before the optimizer step, when the gradients are final."""
 
     def after_batch(self, loop: Loop) -> None:
         """Called at the end of each batch, after any optimizer step."""
 
     def after_epoch(self, loop: Loop) -> None:
-        """Called after each epoch; `loop.completed_epochs` already counts that epoch."""
+        """Called after each epoch, which `loop.completed_epochs` already counts."""
 
     def before_save(self, loop: Loop) -> None:
-        """Called before a checkpoint is written; raising an error prevents the write."""
+        """Called before a checkpoint is written, and may prevent it by an error."""
 
     def on_end(self, loop: Loop) -> None:
         """Called at the end of the training, after its last epoch."""

@@ -130,7 +130,7 @@ def gather_sharded_state(values: Any) -> Any:
 
 
 def shard_like(value: Any, template: Any) -> Any:
-    """Shard a full tensor like another tensor; return other values unchanged."""
+    """Shard a full tensor like another tensor, and return other values unchanged."""
     if not is_sharded_tensor(template) or is_sharded_tensor(value):
         return value
     from torch.distributed.tensor import distribute_tensor
@@ -139,7 +139,7 @@ def shard_like(value: Any, template: Any) -> Any:
 
 
 def clip_gradients(parameters: Sequence[nn.Parameter], max_norm: float | None) -> Tensor:
-    """Clip the total gradient norm in place; return the norm before clipping.
+    """Clip the total gradient norm in place, and return the norm before clipping.
 
     >>> weights = nn.Parameter(torch.zeros(2))
     >>> weights.grad = torch.tensor([3.0, 4.0])

@@ -129,7 +129,7 @@ def log_item_and_step_counts(settings: Settings, components: TrainingComponents)
 def log_preflight_warnings(
     settings: Settings, components: TrainingComponents, explicit_options: Mapping[str, Any]
 ) -> None:
-    """Log a warning for each setting that hinders learning; none for a stream."""
+    """Log a warning for each setting that hinders learning."""
     dataset, module, steps = components.dataset, components.module, settings.epochs * components.steps_per_epoch
     if isinstance(dataset, Stream):
         return

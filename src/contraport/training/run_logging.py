@@ -91,6 +91,6 @@ class _LogFileHandler(logging.FileHandler):
         self._run = run
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Raise the error of a failed write; an `OSError` becomes a `UsageError`."""
+        """Raise the error of a failed write, an `OSError` as a `UsageError`."""
         with self._run.translate_write_errors():
             raise

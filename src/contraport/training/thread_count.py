@@ -26,7 +26,7 @@ MIN_STEP_SECONDS_FOR_ALL_THREADS = 1.0
 
 @contextmanager
 def temporary_thread_count(threads: int | None) -> Iterator[None]:
-    """Context manager that sets the number of torch CPU threads; None changes nothing."""
+    """Context manager that sets the number of torch CPU threads, unless it is None."""
     before = torch.get_num_threads()
     if threads is not None:
         torch.set_num_threads(threads)

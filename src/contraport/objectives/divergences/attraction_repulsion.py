@@ -390,7 +390,7 @@ class ContrastiveEnergy(Divergence):
         return not self.detach_plan
 
     def __call__(self, result: BlockResult) -> Tensor:
-        """Return the energy of each row, (N,); 0 for rows without compared pairs."""
+        """Return the energy of each row, (N,), 0 for rows without compared pairs."""
         pattern, plan = result.block.pattern, result.plan
         if not pattern.includes_positives:
             check_not_single_item(result)

@@ -52,7 +52,7 @@ class StopRequest:
                 signal.signal(number, self._handle_signal)
 
     def _handle_signal(self, signum: int, frame: FrameType | None) -> None:
-        """Request a stop; raise `KeyboardInterrupt` on a second SIGINT."""
+        """Request a stop, or raise `KeyboardInterrupt` on a second SIGINT."""
         # Only a flag: an exception could interrupt an optimizer step or a write halfway. A second SIGTERM does nothing,
         # since a scheduler may repeat it while the checkpoint is written.
         if self.requested and signum == signal.SIGINT:
@@ -80,7 +80,7 @@ class Checkpoints(Callback):
         self._saved_at = time.monotonic()
 
     def after_batch(self, loop: Loop) -> None:
-        """Save a checkpoint if one is due; raise `TrainingStopped` after Ctrl-C or SIGTERM."""
+        """Save a checkpoint if due, and raise `TrainingStopped` after Ctrl-C or SIGTERM."""
         # The last batch is followed by after_epoch, which saves.
         if loop.completed_micro_batches > 0 or loop.is_last_batch:
             return

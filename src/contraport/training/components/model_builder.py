@@ -178,7 +178,7 @@ def enable_activation_checkpointing(model: Model) -> None:
 
 
 def compile_encoders(encoders: Sequence[nn.Module]) -> None:
-    """Compile encoders in place; parameter names do not change."""
+    """Compile encoders in place, without changing parameter names."""
     for encoder in encoders:
         # Of a transformers encoder only the network is compiled: its tokenizer cannot be.
         getattr(encoder, "network", encoder).compile()

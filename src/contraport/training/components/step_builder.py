@@ -236,7 +236,7 @@ def build_training_module(
     architecture_folder: Path | None = None,
     mined_layout: MinedBatchLayout | None = None,
 ) -> TrainingModule:
-    """Build the training module; random weights depend on the seed.
+    """Build the training module, with random weights that depend on the seed.
 
     Torch's global random state does not change.
 

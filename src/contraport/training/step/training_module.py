@@ -23,7 +23,7 @@ from contraport.training.step.step_losses import EmbeddedBatch, StepLoss
 
 
 class MinedBatchParts(NamedTuple):
-    """Parts of a batch with mined negatives.
+    """Batch whose mined negatives are separated from its items.
 
     The rows to embed are each item followed by its k negatives; in each view, those that were mined for this view.
     Ids are ``(b, k)`` per set of negatives.
