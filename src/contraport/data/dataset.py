@@ -256,7 +256,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         return self.replace_fields(store=store, view_names=names, stored_digests=digests)
 
     def align_codes_with(self, other: Dataset) -> Dataset:
-        """Renumber classes and domains so that names have the numbers of `other`.
+        """Renumber classes and domains as in `other`, matched by name.
 
         Names that the other dataset lacks are numbered after its own.
 
