@@ -299,9 +299,9 @@ class InnerProductLogKernel(LogKernel):
     def dense(self) -> Tensor:
         if self.constant_bias is not None:
             return self._apply_link(
-                _pairwise_inner_products(constant_vector(len(self.y), self.constant_bias, self.x), self.x, self.y)
+                _bias_plus_inner_products(constant_vector(len(self.y), self.constant_bias, self.x), self.x, self.y)
             )
-        return self._apply_link(_pairwise_inner_products(self.column_bias, self.x, self.y) + self.row_bias[:, None])
+        return self._apply_link(_bias_plus_inner_products(self.column_bias, self.x, self.y) + self.row_bias[:, None])
 
     def row_inner_products(self, weight: LinearOperator) -> Tensor:
         if self.link is not None:
@@ -391,15 +391,15 @@ class InnerProductLogKernel(LogKernel):
             column_bias[columns] += weight.sum(0)
 
 
-def _pairwise_inner_products(column_bias: Tensor, x: Tensor, y: Tensor) -> Tensor:
+def _bias_plus_inner_products(column_bias: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Return <x_i, y_j> + column_bias_j of all pairs, (N, M)."""
     if is_in_torch_func():
         return disable_autocast_in_backward(torch.addmm(column_bias, x, y.T))
-    products: Tensor = _PairwiseInnerProducts.apply(column_bias, x, None if y is x else y)
+    products: Tensor = _BiasPlusInnerProducts.apply(column_bias, x, None if y is x else y)
     return products
 
 
-class _PairwiseInnerProducts(torch.autograd.Function):
+class _BiasPlusInnerProducts(torch.autograd.Function):
     """Autograd function of bias + x y^T, or bias + x x^T if y is None."""
 
     @staticmethod

@@ -27,7 +27,7 @@ Axis: TypeAlias = Literal["rows", "columns"]
 OTHER_AXIS: dict[Axis, Axis] = {"rows": "columns", "columns": "rows"}
 """Columns for rows, and rows for columns."""
 
-RowAndColumnSums: TypeAlias = tuple[Tensor | None, Tensor | None]
+OptionalSums: TypeAlias = tuple[Tensor | None, Tensor | None]
 """Sums of the rows, (N,), and sums of the columns, (M,); None where they were not requested."""
 
 
@@ -98,7 +98,7 @@ class PairPasses(ABC):
         return []
 
     @abstractmethod
-    def row_column_log_sums(self, column_potential: Tensor | None, row_potential: Tensor | None) -> RowAndColumnSums:
+    def row_column_log_sums(self, column_potential: Tensor | None, row_potential: Tensor | None) -> OptionalSums:
         """Return the log-sum-exps of rows, (N,), and columns, (M,).
 
         Args:

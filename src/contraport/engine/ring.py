@@ -29,7 +29,7 @@ from contraport.distributed import Processes, RingExchange
 from contraport.engine.kernel_link_functions import Link
 from contraport.engine.log_kernels import Indices, LinearOperator, LogKernel
 from contraport.engine.masked_geometry import Geometry
-from contraport.engine.pair_passes import PairPasses, RowAndColumnSums, WeightTerm
+from contraport.engine.pair_passes import OptionalSums, PairPasses, WeightTerm
 from contraport.engine.pytree import TreeStructure, flatten, unflatten
 from contraport.errors import UsageError, check
 
@@ -300,7 +300,7 @@ class RingPairPasses(PairPasses):
         self.ring, self.processes = self.log_kernel, self.log_kernel.processes
         self.rows, self.columns = self.ring.row_shards, self.ring.column_shards
 
-    def row_column_log_sums(self, column_potential: Tensor | None, row_potential: Tensor | None) -> RowAndColumnSums:
+    def row_column_log_sums(self, column_potential: Tensor | None, row_potential: Tensor | None) -> OptionalSums:
         column_potential = None if column_potential is None else self.columns.to_owner_order(column_potential)
         row_potential = None if row_potential is None else self.rows.to_owner_order(row_potential)
         n, m = self.ring.shape

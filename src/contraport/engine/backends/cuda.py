@@ -33,7 +33,7 @@ from contraport.engine.backends.tiled import MAX_EXPONENT_GAP
 from contraport.engine.kernel_link_functions import DoubledLink, Link, PolynomialTailLink, PoweredCostLink
 from contraport.engine.log_kernels import InnerProductLogKernel
 from contraport.engine.masked_geometry import Geometry, LabelExclusion
-from contraport.engine.pair_passes import PairPasses, RowAndColumnSums, WeightTerm
+from contraport.engine.pair_passes import OptionalSums, PairPasses, WeightTerm
 from contraport.errors import check
 
 HAS_TRITON: bool = importlib.util.find_spec("triton") is not None
@@ -83,7 +83,7 @@ class CudaPairPasses(PairPasses):
             x, y, *inner, row_labels, column_labels, exception_mask_bits, link_name, factor, power
         )
 
-    def row_column_log_sums(self, column_potential: Tensor | None, row_potential: Tensor | None) -> RowAndColumnSums:
+    def row_column_log_sums(self, column_potential: Tensor | None, row_potential: Tensor | None) -> OptionalSums:
         row_bias, column_bias = self.outer
         by_row = by_column = None
         if column_potential is not None:
@@ -373,9 +373,9 @@ def _input_gradients_by_workspace(
         for tensors, form in weights.take_rows(rows).iter_tensors_and_constants():
             _launch_kernel("pair_weights_kernel", tiles, part, (*tensors, w), blocks, **form, WITHOUT_LINK=without_link)
         if needs_grad[0]:
-            dx[rows] = _matmul_float32(w, right)
+            dx[rows] = _matmul_to_float32(w, right)
         if needs_grad[1]:
-            dy += _matmul_float32(w.T, left[rows])
+            dy += _matmul_to_float32(w.T, left[rows])
         if needs_grad[2]:
             row_mass[rows] = w.sum(1, dtype=torch.float32)
         if needs_grad[3]:
@@ -383,7 +383,7 @@ def _input_gradients_by_workspace(
     return dx, dy, row_mass, column_mass
 
 
-def _matmul_float32(left: Tensor, right: Tensor) -> Tensor:
+def _matmul_to_float32(left: Tensor, right: Tensor) -> Tensor:
     """Multiply two matrices of any precision, with sums and result in float32."""
     if left.dtype == torch.float32 or not left.is_cuda:
         return left.float() @ right.float()

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from contraport.engine.pair_passes import PairPasses, RowAndColumnSums, WeightTerm
+from contraport.engine.pair_passes import OptionalSums, PairPasses, WeightTerm
 
 
 class DensePairPasses(PairPasses):
@@ -23,7 +23,7 @@ class DensePairPasses(PairPasses):
     def prepare(self) -> None:
         self.s = self.geometry.dense()
 
-    def row_column_log_sums(self, column_potential: Tensor | None, row_potential: Tensor | None) -> RowAndColumnSums:
+    def row_column_log_sums(self, column_potential: Tensor | None, row_potential: Tensor | None) -> OptionalSums:
         by_row = None if column_potential is None else (self.s + column_potential).logsumexp(1)
         by_column = None if row_potential is None else (self.s + row_potential[:, None]).logsumexp(0)
         return by_row, by_column

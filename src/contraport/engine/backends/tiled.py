@@ -26,7 +26,7 @@ from torch import Tensor
 from contraport.distributed import Processes
 from contraport.engine.half_steps import MAX_UNSHIFTED_EXPONENT_BY_DTYPE
 from contraport.engine.masked_geometry import Geometry, LabelExclusion
-from contraport.engine.pair_passes import PairPasses, RowAndColumnSums, WeightTerm
+from contraport.engine.pair_passes import OptionalSums, PairPasses, WeightTerm
 
 TILE_SHAPE = 512, 512
 """Rows and columns of a tile: large enough for a matrix product at full speed, small enough for the cache.
@@ -54,14 +54,14 @@ class Tile(NamedTuple):
     Attributes:
         rows: Range of rows of the tile.
         columns: Range of columns of the tile.
-        values: log K of the tile without row and column biases, minus infinity where masked; or its exponential, K.
+        kernel_or_log_kernel: K, or log K (minus infinity where masked), without row and column biases.
         link_input: Argument T of the link function, or log K if there is no link; None if it is not needed.
         stands_for_transpose: Whether the tile also stands for the transposed tile of a symmetric problem.
     """
 
     rows: slice
     columns: slice
-    values: Tensor
+    kernel_or_log_kernel: Tensor
     link_input: Tensor | None
     stands_for_transpose: bool
 
@@ -92,7 +92,7 @@ class StreamedPairPasses(PairPasses):
         masks = self.geometry.masks
         return {mask: _TileLabelRanges(mask.labels) for mask in masks if isinstance(mask, LabelExclusion)}
 
-    def row_column_log_sums(self, column_potential: Tensor | None, row_potential: Tensor | None) -> RowAndColumnSums:
+    def row_column_log_sums(self, column_potential: Tensor | None, row_potential: Tensor | None) -> OptionalSums:
         # The kernel's biases join the potentials; the middle of their range is taken out, so that factors lie as close
         # to 1 as they can, and added to the logarithm again.
         exponents = (
@@ -217,7 +217,7 @@ class StreamedPairPasses(PairPasses):
         )
         return islice(ranges, self.processes.rank, None, self.processes.size)
 
-    def _multiply_by_exp_kernel(self, right: Tensor | None, left: Tensor | None) -> RowAndColumnSums:
+    def _multiply_by_exp_kernel(self, right: Tensor | None, left: Tensor | None) -> OptionalSums:
         """Multiply the kernel, without row and column biases, by vectors from both sides."""
         by_row = None if right is None else torch.zeros_like(self.row_bias)
         by_column = None if left is None else torch.zeros_like(self.column_bias)
@@ -255,12 +255,12 @@ class StreamedPairPasses(PairPasses):
             # W + W^T = E o (U V^T + V U^T): one product of twice the rank, as E itself is symmetric.
             left = torch.cat([u[:, rows], v[:, rows]]) if self.is_symmetric else u[:, rows]
             right = torch.cat([v[:, columns], u[:, columns]]) if self.is_symmetric else v[:, columns]
-            return _sum_outer_products(left, right, out).mul_(tile.values)
+            return _sum_outer_products(left, right, out).mul_(tile.kernel_or_log_kernel)
         a, b = group.shared_exponents
-        weight = self._exponential_on_tile(tile.values, a[rows], b[columns], rows, columns)
+        weight = self._exponential_on_tile(tile.kernel_or_log_kernel, a[rows], b[columns], rows, columns)
         weight.mul_(_sum_outer_products(u[:, rows], v[:, columns], out))
         if self.is_symmetric:
-            image = self._exponential_on_tile(tile.values, b[rows], a[columns], rows, columns)
+            image = self._exponential_on_tile(tile.kernel_or_log_kernel, b[rows], a[columns], rows, columns)
             weight.addcmul_(image, _sum_outer_products(v[:, rows], u[:, columns], out))
         return weight
 
@@ -357,7 +357,7 @@ class StoredPairPasses(StreamedPairPasses):
         t = self._stored_tile_view(rows, columns, link_input=True) if self._has_link else None
         if key not in self._filled:
             tile = super()._get_tile(rows, columns, exponential=self.has_bounded_exponents)
-            for stored, value in ((kernel, tile.values), (t, tile.link_input)):
+            for stored, value in ((kernel, tile.kernel_or_log_kernel), (t, tile.link_input)):
                 if stored is not None and value is not None and value.data_ptr() != stored.data_ptr():
                     stored.copy_(value)
             self._filled.add(key)
@@ -488,6 +488,6 @@ def _midpoint_and_half_range(values: Tensor) -> tuple[float, float]:
 
 def _iter_tile_and_transpose(tile: Tile) -> Iterator[tuple[slice, slice, Tensor]]:
     """Yield (rows, columns, values) of a tile, then its transpose under symmetry."""
-    yield tile.rows, tile.columns, tile.values
+    yield tile.rows, tile.columns, tile.kernel_or_log_kernel
     if tile.stands_for_transpose:
-        yield tile.columns, tile.rows, tile.values.T
+        yield tile.columns, tile.rows, tile.kernel_or_log_kernel.T
