@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -21,8 +21,6 @@ from contraport.encoders import Model
 from contraport.encoders.builtin_networks import vectorize_texts
 from contraport.errors import check, check_integer
 from contraport.seeding import GENERATOR_LOCK, derive_torch_seed, fork_rng_locked_at_ends, seed_torch_generators
-
-MAX_RAW_INPUT_FEATURES = 4_096  # maximum number of features of an image or text; larger images are downscaled
 
 FORWARD_BLOCK_ITEMS = 64
 """Number of items per forward pass; constant, since the last bits of a matrix product may depend on its shape."""
@@ -46,18 +44,20 @@ class RawInputEncoder(nn.Module):
         side: height and width to which images are downscaled; None if no image is large.
     """
 
+    max_image_or_text_features: ClassVar[int] = 4_096
+
     def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
         super().__init__()
-        large = [shape for shape in shapes if len(shape) == 3 and math.prod(shape) > MAX_RAW_INPUT_FEATURES]
+        large = [shape for shape in shapes if len(shape) == 3 and math.prod(shape) > self.max_image_or_text_features]
         self.shapes = tuple(shapes)
-        self.side = min((int((MAX_RAW_INPUT_FEATURES / shape[0]) ** 0.5) for shape in large), default=None)
+        self.side = min((int((self.max_image_or_text_features / shape[0]) ** 0.5) for shape in large), default=None)
 
     def encode(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return each view's flattened items or word and n-gram counts, ``(b, F)``."""
         features = []
         for items in views:
             if is_text_batch(items):
-                size = MAX_RAW_INPUT_FEATURES // sum(map(is_text_shape, self.shapes))
+                size = self.max_image_or_text_features // sum(map(is_text_shape, self.shapes))
                 features.append(vectorize_texts(items, size))
                 continue
             floats = items.float() / 255 if items.dtype == torch.uint8 else items.float()

@@ -8,7 +8,7 @@ from contraport.options import accept_deprecated_keywords, keep_deprecated_attri
 
 ANY_TIMM_LABEL = "any timm name"
 ANY_TRANSFORMERS_LABEL = "any transformers name or folder"
-CUSTOM_ENCODER_FORMAT = "module:attribute"
+CUSTOM_ENCODER_LABEL = "module:attribute"
 """Forms of names of encoders that are not in the table, as messages and lists show them."""
 
 
@@ -105,7 +105,7 @@ def list_encoders() -> tuple[EncoderEntry, ...]:
             "pretrained with --pretrained",
         ),
         EncoderEntry(
-            CUSTOM_ENCODER_FORMAT,
+            CUSTOM_ENCODER_LABEL,
             "your own encoder: a callable that takes the shape of an item and returns an nn.Module",
         ),
     )

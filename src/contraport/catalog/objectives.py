@@ -59,7 +59,7 @@ class ObjectiveEntry:
         return (inspect.getdoc(self.build) or "").split("\n")[0]
 
 
-BuilderParamSpec = ParamSpec("BuilderParamSpec")
+P = ParamSpec("P")
 ChoiceT = TypeVar("ChoiceT")
 
 OBJECTIVES: dict[str, ObjectiveEntry] = {}
@@ -86,20 +86,18 @@ _DHEL_CITATION = (
 )
 
 
-def register_objective(
-    citation: str, formula: str
-) -> Callable[[Callable[BuilderParamSpec, Loss]], Callable[BuilderParamSpec, Loss]]:
+def register_objective(citation: str, formula: str) -> Callable[[Callable[P, Loss]], Callable[P, Loss]]:
     """Decorator that registers a builder under its function name, hyphenated.
 
     A ``temperature`` argument then accepts a number, or a tensor of one element that a model owns. ``"learn"`` makes it
     a parameter of the objective that starts at the default, ``"learn:0.07"`` at another value.
     """
 
-    def register(make: Callable[BuilderParamSpec, Loss]) -> Callable[BuilderParamSpec, Loss]:
+    def register(make: Callable[P, Loss]) -> Callable[P, Loss]:
         signature = inspect.signature(make)
 
         @functools.wraps(make)
-        def build(*args: BuilderParamSpec.args, **settings: BuilderParamSpec.kwargs) -> Loss:
+        def build(*args: P.args, **settings: P.kwargs) -> Loss:
             call = bind_suggesting_keywords(make.__name__, signature, args, settings)
             for option, value in call.arguments.items():
                 if isinstance(signature.parameters[option].default, bool):

@@ -101,7 +101,7 @@ class Processes(NamedTuple):
         """Return a replicated value whose gradient is averaged over all processes."""
         if self.size == 1:
             return replicated
-        same: Tensor = _AveragedGradient.apply(self, replicated)
+        same: Tensor = _IdentityAveragingGradient.apply(self, replicated)
         return same
 
     def all_reduce(self, value: Tensor) -> Tensor:
@@ -235,7 +235,7 @@ class _OwnRowsOfReplicated(torch.autograd.Function):
         return None, None, _Gather.apply(ctx.processes, ctx.row_counts, own_gradient) / ctx.processes.size
 
 
-class _AveragedGradient(torch.autograd.Function):
+class _IdentityAveragingGradient(torch.autograd.Function):
     """Identity autograd function whose gradient is averaged over processes."""
 
     @staticmethod

@@ -20,7 +20,7 @@ from contraport._utils.files import read_json_or_none
 from contraport._utils.formatting import describe_items_of_shape, format_options
 from contraport._utils.lazy_imports import LazyModule, import_object
 from contraport._utils.text_bytes import create_blank_items, is_text_shape
-from contraport.catalog.encoders import ANY_TIMM_LABEL, CUSTOM_ENCODER_FORMAT, ENCODERS
+from contraport.catalog.encoders import ANY_TIMM_LABEL, CUSTOM_ENCODER_LABEL, ENCODERS
 from contraport.encoders.transformers_text_encoder import build_transformers_text_encoder
 from contraport.errors import UsageError, check, hint_on_error, similar_names, unknown_name_error
 
@@ -167,9 +167,7 @@ def _build_timm(name: str, shape: Shape, *, low_resolution: bool) -> nn.Module:
         check(not is_missing_path, f"encoder: there is no file or folder {name!r}.", "unknown")
         near = similar_names(name, timm.list_models(), 3)
         unknown = unknown_name_error("encoder", name, [*ENCODERS, *near])
-        raise UsageError(
-            f"{unknown} Also valid: {ANY_TIMM_LABEL}, or your own {CUSTOM_ENCODER_FORMAT}.", kind="unknown"
-        )
+        raise UsageError(f"{unknown} Also valid: {ANY_TIMM_LABEL}, or your own {CUSTOM_ENCODER_LABEL}.", kind="unknown")
     message = (
         f"encoder: {name!r} takes images, got {describe_items_of_shape(shape)}; use {default_encoder_name(shape)!r}."
     )
@@ -203,7 +201,7 @@ def _replace_stem_for_small_images(model: ResNet) -> None:
 def _build_from_import_path(name: str, shape: Shape) -> nn.Module:
     """Build an encoder by importing and calling ``module:attribute``."""
     module_name, _, attribute = name.partition(":")
-    check(bool(module_name), f"encoder: must be {CUSTOM_ENCODER_FORMAT}, got {name!r}.")
+    check(bool(module_name), f"encoder: must be {CUSTOM_ENCODER_LABEL}, got {name!r}.")
     _check_encoder_not_stdlib(module_name, name)
     try:
         module = importlib.import_module(module_name)
@@ -230,7 +228,7 @@ def _build_from_import_path(name: str, shape: Shape) -> nn.Module:
 
 def _check_encoder_not_stdlib(module: str, name: str) -> None:
     """Raise `UsageError` if a custom encoder is in Python's standard library."""
-    message = f"encoder: {name!r} belongs to Python's standard library; name your own {CUSTOM_ENCODER_FORMAT}."
+    message = f"encoder: {name!r} belongs to Python's standard library; name your own {CUSTOM_ENCODER_LABEL}."
     check(module.partition(".")[0] not in sys.stdlib_module_names, message, "stdlib")
 
 

@@ -257,14 +257,16 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         views. Views of equal shape pass in one batch, so that batch norm uses the statistics of all of them.
         """
         towers = [partial(self.tower(view), pooled=pooled) for view in range(len(self.towers))]
-        return self._apply_per_view(views, towers)
+        return self._apply_shared_or_per_view(views, towers)
 
     def project(self, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return each view's projections, ``(b, projection)``, the input of the loss.
 
         Features of sets of vectors, ``(b, t, F)``, have projections ``(b, t, projection)``.
         """
-        projections = self._apply_per_view(features, [self.tower(view).projector for view in range(len(self.towers))])
+        projections = self._apply_shared_or_per_view(
+            features, [self.tower(view).projector for view in range(len(self.towers))]
+        )
         return projections if self.dims is None else tuple(each[..., : self.dims] for each in projections)
 
     def to_representations(self, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -275,7 +277,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
             for tower, each in zip(towers, features, strict=True)
         )
 
-    def _apply_per_view(
+    def _apply_shared_or_per_view(
         self, inputs: Sequence[Tensor], modules: Sequence[Callable[[Tensor], Tensor]]
     ) -> tuple[Tensor, ...]:
         """Apply each module to its view, or one module to all views."""
