@@ -63,7 +63,7 @@ def compute_dense_plan(x, perplexity, *, symmetric):
 
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_exact_affinities_cover_all_pairs(digits, symmetric):
-    exact = compute_affinity_plan(torch.from_numpy(digits), 5.0, symmetric=symmetric, exact=True).numpy()
+    exact = compute_affinity_plan(torch.from_numpy(digits), 5.0, symmetric=symmetric, dense=True).numpy()
     np.testing.assert_allclose(exact, compute_dense_plan(digits, 5.0, symmetric=symmetric), rtol=1e-6, atol=1e-12)
     sparse = compute_affinity_plan(torch.from_numpy(digits), 5.0, symmetric=symmetric).to_dense().numpy()
     assert np.abs(sparse - exact).sum() > 0.01  # the sparse plan lacks a measurable part
@@ -163,7 +163,7 @@ def test_divergence_matches_the_formula(estimator, method):
     X, _ = draw_clusters()
     fitted = estimator(perplexity=8, max_iter=60, method=method, random_state=0).fit(X)
     P = (
-        compute_affinity_plan(torch.from_numpy(X), 8, symmetric=estimator is TSNE, exact=method == "exact")
+        compute_affinity_plan(torch.from_numpy(X), 8, symmetric=estimator is TSNE, dense=method == "exact")
         .to_dense()
         .numpy()
     )

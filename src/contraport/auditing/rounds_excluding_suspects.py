@@ -116,10 +116,10 @@ class CrossFitScores:
         return bool(np.isfinite(self.scores_by_round[round_repeat][:, pairs.numpy()]).all())
 
     def store_fold_scores(
-        self, round_repeat: tuple[int, int], pairs: Tensor, scores: Tensor, mismatches: Tensor
+        self, round_repeat: tuple[int, int], pairs: Tensor, scores: Tensor, mismatch_scores: Tensor
     ) -> None:
-        """Save the scores of a fold's pairs and known mismatches, ``(m,)`` each."""
-        self.scores_by_round[round_repeat][:, pairs.numpy()] = torch.stack([scores, mismatches]).numpy()
+        """Save the scores of a fold's pairs and of their mismatches, ``(m,)`` each."""
+        self.scores_by_round[round_repeat][:, pairs.numpy()] = torch.stack([scores, mismatch_scores]).numpy()
         if self._path is not None:
             with translate_write_errors("out", self._path):
                 write_npz(self._path, {"scores": self.scores_by_round})
@@ -153,8 +153,8 @@ def train_crossfit_rounds(
                     continue
                 paired = _train_and_encode_all_pairs(dataset, run_settings, trusted[~torch.isin(trusted, part)])
                 scores = score_pairs(paired, PairIndices(part, part), statistic)
-                mismatches = score_pairs(paired, PairIndices(part, partners[part]), statistic)
-                saved_scores.store_fold_scores(place, part, scores, mismatches)
+                mismatch_scores = score_pairs(paired, PairIndices(part, partners[part]), statistic)
+                saved_scores.store_fold_scores(place, part, scores, mismatch_scores)
         scores, mismatch_scores = saved_scores.scores_by_round[: number + 1].mean(axis=(0, 1))
         result = RoundResult(scores, mismatch_scores, estimate_noise_rate(scores, mismatch_scores), paired)
         yield result

@@ -113,12 +113,13 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         """
         data = self._validate_as_tensor(X, reset=True)
         self._check_parameters_and_data(data)
-        exact = self.method == "exact"
         # The embedding does not depend on the scale, but squares of extreme numbers overflow or vanish. A power of 2
         # changes no digits.
         flat = data.flatten(1)
         flat = flat / 2.0 ** math.floor(math.log2(float(flat.abs().max())))
-        plan = compute_affinity_plan(flat, self.perplexity, symmetric=self._has_symmetric_affinities, exact=exact)
+        plan = compute_affinity_plan(
+            flat, self.perplexity, symmetric=self._has_symmetric_affinities, dense=self.method == "exact"
+        )
         build = partial(self._build_objective, plan if self.method == "interpolated" else plan.float())
         seed = draw_seed(self.random_state)
         if self.encoder is None:

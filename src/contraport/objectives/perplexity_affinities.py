@@ -19,14 +19,14 @@ MAX_DISTANCES_IN_MEMORY = 1 << 22
 
 
 @torch.no_grad()
-def compute_affinity_plan(x: Tensor, perplexity: float, *, symmetric: bool, exact: bool = False) -> Tensor:
+def compute_affinity_plan(x: Tensor, perplexity: float, *, symmetric: bool, dense: bool = False) -> Tensor:
     """Return SNE or t-SNE affinities, a plan (n, n) of total mass 1.
 
     Args:
         x: the data, (n, d), finite.
         perplexity: effective number of neighbors, at least 1 and below n - 1.
         symmetric: average the plan with its transpose, as t-SNE does; else every row has mass 1/n, as in SNE.
-        exact: distribute each item over all others, in a dense tensor; else over its 3 x perplexity nearest, in a
+        dense: distribute each item over all others, in a dense tensor; else over its 3 x perplexity nearest, in a
             sparse one, whose shares are larger by what the others would have.
 
     Raises:
@@ -42,12 +42,12 @@ def compute_affinity_plan(x: Tensor, perplexity: float, *, symmetric: bool, exac
     n = len(x)
     good = is_number(perplexity) and 1 <= perplexity < n - 1
     check(good, f"perplexity: must be at least 1 and below n - 1 = {n - 1}, got {perplexity!r}.")
-    count = n - 1 if exact else min(n - 1, math.ceil(3 * perplexity))
+    count = n - 1 if dense else min(n - 1, math.ceil(3 * perplexity))
     squared_distances, neighbors = squared_distances_and_neighbors(x, count)
     shares = row_softmax_of_perplexity(squared_distances, perplexity) / n
-    if exact:
-        dense = shares.new_zeros(n, n).scatter_(1, neighbors, shares)
-        return (dense + dense.T) / 2 if symmetric else dense
+    if dense:
+        plan = shares.new_zeros(n, n).scatter_(1, neighbors, shares)
+        return (plan + plan.T) / 2 if symmetric else plan
     rows = torch.arange(n, device=x.device)[:, None].expand_as(neighbors)
     indices = torch.stack([rows, neighbors]).flatten(1)
     plan = torch.sparse_coo_tensor(indices, shares.flatten(), (n, n), check_invariants=True)

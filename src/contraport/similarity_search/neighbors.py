@@ -181,7 +181,7 @@ def search(arguments: dict[str, Any]) -> NearestItems:
     else:
         warn_of_pooled_sets(run.path)
     query = _embed_query(options, features, run, query_view, resolve_device(options.device))
-    bonuses = _find_popularity_bonuses(options, run, model, features)
+    bonuses = _find_bonuses_by_training_count(options, run, model, features)
     nearest = _find_nearest_items(options, features, query, bonuses=bonuses)
     result = NearestItems(nearest, _format_query_title(options.query))
     _write_page_if_set(
@@ -190,7 +190,7 @@ def search(arguments: dict[str, Any]) -> NearestItems:
     return result
 
 
-def _find_popularity_bonuses(
+def _find_bonuses_by_training_count(
     options: ItemSearchOptions, run: RunFolder, model: Model, features: Features
 ) -> Tensor | None:
     """Return bonuses that grow with items' numbers of training pairs, or None."""
@@ -241,7 +241,7 @@ def _nearest_items_by_sets(
         return kernel.similarities(query, sets).T if is_query_first else kernel.similarities(sets, query)
 
     compared = _embed_items(run, options, view, compare)
-    bonuses = _find_popularity_bonuses(options, run, model, compared)
+    bonuses = _find_bonuses_by_training_count(options, run, model, compared)
     scores = torch.from_numpy(compared.features[:, 0])
     similarities, places = (scores if bonuses is None else scores + bonuses).sort(descending=True, stable=True)
     nearest = _list_neighbors(compared, similarities[: options.top], places[: options.top])

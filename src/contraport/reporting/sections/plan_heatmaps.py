@@ -33,8 +33,8 @@ from contraport.reporting.plotly_figures import (
 )
 from contraport.reporting.reported_run import ReportedRun
 
-UNIT_MASS_TOLERANCE = 1e-3
-"""Largest deviation of a mass from 1 at which a plan counts as balanced, and an item as not dropped."""
+DROPPED_MASS_TOLERANCE = 1e-3
+"""Largest deviation from mass 1 at which neither a plan nor an item counts as having dropped mass."""
 
 MAX_ITEMS_FOR_PLAN_LINES = 16
 """Maximum number of items of a plan that is also drawn as lines between items; the same as in ``plans.js``."""
@@ -133,9 +133,11 @@ def _add_plans_to_page(
     labels = samples.get("plan_labels")
     classes = [run.class_names[label] for label in labels] if labels is not None else [""] * items
     kept = mass_to_target_ratio_per_item(last, items)
-    drops_mass = last.total_mass < 1 - UNIT_MASS_TOLERANCE
+    drops_mass = last.total_mass < 1 - DROPPED_MASS_TOLERANCE
     least = np.argsort(kept, kind="stable")[:6]
-    dropped = [(int(k), classes[k], float(kept[k])) for k in least if drops_mass and kept[k] < 1 - UNIT_MASS_TOLERANCE]
+    dropped = [
+        (int(k), classes[k], float(kept[k])) for k in least if drops_mass and kept[k] < 1 - DROPPED_MASS_TOLERANCE
+    ]
     key = f"plan-{run.position}"
     first, second = (str(name) for name in samples.get("plan_view_names", ("view 1", "view 2")))
     labels_by_epoch = [
@@ -218,7 +220,7 @@ def _add_mass_on_target_plot(
 
 def _dropped_mass_prefix(mass: float) -> str:
     """Return a prefix on the plan's mass, empty if the mass is 1."""
-    if abs(mass - 1) < UNIT_MASS_TOLERANCE:
+    if abs(mass - 1) < DROPPED_MASS_TOLERANCE:
         return ""
     return f"mass {mass:.3f}, {1 - mass:.0%} dropped; " if mass < 1 else f"mass {mass:.3g}, above 1; "
 
