@@ -14,16 +14,12 @@ from contraport.metrics import find_metric
 from contraport.plots.figure_setup import (
     LINE_STYLES,
     SERIES_COLORS,
-    RunSource,
     add_legend_above,
-    as_plot_array,
     create_panels,
     escape_dollars,
-    is_run_source,
     legend_label,
-    load_run,
-    sources_by_name,
 )
+from contraport.plots.plot_inputs import RunSource, as_plot_array, is_run_source, load_run, sources_by_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

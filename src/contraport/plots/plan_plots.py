@@ -9,20 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from contraport.errors import check, check_boolean
-from contraport.plots.figure_setup import (
-    BLUE,
-    GREY,
-    ORANGE,
-    Array,
-    RunSource,
-    Values,
-    as_plot_array,
-    create_panels,
-    escape_dollars,
-    is_run_source,
-    load_evaluation_arrays,
-    mass_colormap,
-)
+from contraport.plots.figure_setup import BLUE, GREY, ORANGE, create_panels, escape_dollars, mass_colormap
+from contraport.plots.plot_inputs import Array, RunSource, Values, as_plot_array, is_run_source, load_evaluation_arrays
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from contraport.plots.figure_setup import Array
 from contraport.plots.plan_plots import (
     MAX_DECADES,
     LogScale,
@@ -15,6 +14,7 @@ from contraport.plots.plan_plots import (
     excludes_self_pairs,
     share_on_target,
 )
+from contraport.plots.plot_inputs import Array
 from contraport.reporting.html_page_parts import PageAssets, PlotElement, Section
 from contraport.reporting.plotly_figures import (
     CURVE_HEIGHT_PIXELS,
