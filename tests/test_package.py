@@ -143,7 +143,7 @@ def test_wheel_runs_without_packages_of_the_environment(tmp_path: Path, monkeypa
         ("plots", "neighbors", "nearest_items"),
         ("objectives", "Coordinates", "CoordinatePairs"),
         ("objectives", "Marginals", "LogMarginals"),
-        ("objectives", "PhaseShift", "RotatedFirstView"),
+        ("objectives", "PhaseShift", "FirstViewRotated45Degrees"),
         ("objectives", "SignedPairwise", "PairwiseSum"),
         ("objectives", "ExactPlan", "DensePlan"),
         ("theory", "optimal_couplings", "compute_couplings_1d"),

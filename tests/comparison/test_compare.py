@@ -630,7 +630,7 @@ def test_column_sentence(gains: list[float], sentence: str, tmp_path: Path) -> N
         )
         for row, gain in zip(rows, [0.0, *gains], strict=True)
     ]
-    assert Comparison("", tmp_path, "base", rows, ["on"], entries).summary_sentences == [sentence]
+    assert Comparison("", tmp_path, "base", rows, ["on"], entries).column_summaries == [sentence]
 
 
 def build_entry(
@@ -701,7 +701,7 @@ def test_no_row_is_marked_as_best_if_all_tie() -> None:
 
 
 def summarize(*cells: TableEntry) -> str:
-    (sentence,) = Comparison("", Path(), "base", [one.row_name for one in cells], ["on"], list(cells)).summary_sentences
+    (sentence,) = Comparison("", Path(), "base", [one.row_name for one in cells], ["on"], list(cells)).column_summaries
     return sentence
 
 
@@ -776,12 +776,12 @@ def test_sentence_counts_the_metrics_that_differ() -> None:
         for measure, differences in differences_by_metric.items()
         for row, difference in zip(("base", "a", "b", "c"), (None, *differences, unsure), strict=True)
     ]
-    (sentence,) = Comparison("", Path(), "base", ["base", "a", "b", "c"], ["on"], cells).summary_sentences
+    (sentence,) = Comparison("", Path(), "base", ["base", "a", "b", "c"], ["on"], cells).column_summaries
     assert sentence.endswith(
         " Of 4 metrics, each tested by itself against base: a is significantly better in 2 (kNN and NMI), worse in 1 "
         "(alignment) and different in 1 (effective rank); b is significantly worse in 1 (kNN); c in none."
     )
-    (sentence,) = Comparison("", Path(), "base", ["base", "c"], ["on"], cells).summary_sentences
+    (sentence,) = Comparison("", Path(), "base", ["base", "c"], ["on"], cells).column_summaries
     assert sentence.endswith(" Of 4 metrics, each tested by itself against base: none differs significantly.")
 
 
@@ -807,7 +807,7 @@ def test_sentence_explains_a_missing_interval(
         for one in (build_entry("base", 0.9, measure=measure), build_entry("other", 0.9, measure=measure))
     ]
     cells[0] = cells[0]._replace(missing_difference_reason=None)
-    (sentence,) = Comparison("", Path(), "base", ["base", "other"], ["on"], cells).summary_sentences
+    (sentence,) = Comparison("", Path(), "base", ["base", "other"], ["on"], cells).column_summaries
     seeds = "there is one seed" if len(values) == 1 else f"the {len(values)} seeds agree exactly"
     assert (
         f"base and other have the same kNN, 90.0% without an interval, as {seeds}; no interval for other, as "
@@ -830,20 +830,20 @@ def test_sentence_names_references_as_good_as_the_best() -> None:
     reference_metrics = {"untrained encoder": {"on": {"knn": 0.85}}, "raw inputs": {"on": {"knn": 0.953}}}
     (sentence,) = Comparison(
         "", Path(), "base", ["base", "other"], ["on"], cells, reference_metrics=reference_metrics
-    ).summary_sentences
+    ).column_summaries
     assert sentence.endswith(
         "; other is significantly worse. No row is better than without training: raw inputs 95.3%."
     )
     reference_metrics["untrained encoder"]["on"]["knn"] = 0.9
     (sentence,) = Comparison(
         "", Path(), "base", ["base", "other"], ["on"], cells, reference_metrics=reference_metrics
-    ).summary_sentences
+    ).column_summaries
     assert sentence.endswith(". No row is better than without training: untrained encoder 90.0% and raw inputs 95.3%.")
     lower = [build_entry("base", 0.5, measure="alignment")]
     reference_metrics = {"raw inputs": {"on": {"alignment": 0.3}}, "untrained encoder": {"on": {"alignment": 0.7}}}
     (sentence,) = Comparison(
         "", Path(), "base", ["base"], ["on"], lower, reference_metrics=reference_metrics
-    ).summary_sentences
+    ).column_summaries
     assert sentence.endswith(". No row is better than without training: raw inputs 0.300.")
 
 
@@ -890,7 +890,7 @@ def test_no_interval_for_one_seed_without_items(tmp_path: Path) -> None:
     }
     result = compare(**options, out=tmp_path)
     assert "±" not in result.markdown().partition("difference")[0].replace("mean over seeds ± half", "")
-    assert "no interval for gca-ince, as there is one seed" in result.summary_sentences[0]
+    assert "no interval for gca-ince, as there is one seed" in result.column_summaries[0]
     page = (tmp_path / "page.html").read_text()
     assert page.count('<span class="told">') == 2, "expected rows without an interval"
 
@@ -993,7 +993,7 @@ def test_out_of_memory_fails_one_cell(tmp_path: Path, monkeypatch: pytest.Monkey
     assert entry is not None
     assert "CUDA out of memory" in str(entry.first_failure_reason)
     assert not [*(tmp_path / "cells").glob("*gca-ince*.json")], "expected no saved result, so that a next call retries"
-    assert "; gca-ince failed" in result.summary_sentences[0]
+    assert "; gca-ince failed" in result.column_summaries[0]
 
 
 def test_cell_fails_if_all_trials_fail(tmp_path: Path) -> None:

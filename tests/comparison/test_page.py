@@ -61,7 +61,7 @@ def test_heading_is_the_summary_of_a_single_column(tmp_path: Path) -> None:
     several = comparison(tmp_path)
     column = several.columns[0]
     single = replace(several, columns=[column], entries=[one for one in several.entries if one.column_name == column])
-    (summary,) = single.summary_sentences
+    (summary,) = single.column_summaries
     lede = summarize_first_metric(single, column)
     assert summary.startswith(lede)
     assert "Of 2 metrics" in summary.removeprefix(lede)
@@ -70,7 +70,7 @@ def test_heading_is_the_summary_of_a_single_column(tmp_path: Path) -> None:
         (result,) = re.findall(r"<h1[^>]*>(.*?)</h1>", html, re.DOTALL)
         assert unescape(" ".join(re.sub("<[^>]*>", "", result).split())) == heading
         text = unescape(" ".join(re.sub("</?(span|li|p)[^>]*>", "", html).split()))
-        rest = [sentence.removeprefix(heading_sentence).strip() for sentence in rendered.summary_sentences]
+        rest = [sentence.removeprefix(heading_sentence).strip() for sentence in rendered.column_summaries]
         assert [text.count(sentence) for sentence in rest] == [1] * len(rest)
         assert rendered.title in text
 

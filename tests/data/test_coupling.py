@@ -260,7 +260,7 @@ def test_verdict_uses_held_out_links(preferences: tuple[Dataset, Dataset], tmp_p
     objectives = ["info-nce", "info-nce:temperature=0.3"]
     compared = contraport.compare(data=[folder], objectives=objectives, out=tmp_path / "cmp", **options)
     assert [metric.key for metric in compared.metrics] == ["link_recall@10", "link_ndcg@10"]
-    assert all("link recall@10" in sentence for sentence in compared.summary_sentences)
+    assert all("link recall@10" in sentence for sentence in compared.column_summaries)
 
 
 def test_training_rejects_an_objective_that_compares_rows_with_rows(

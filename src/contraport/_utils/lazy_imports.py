@@ -53,7 +53,7 @@ CURRENT_NAME_BY_DEPRECATED = {
     "MeanSquare": "MeanSquaredCost",
     "MovingLogSum": "MovingAverageLogSum",
     "NoiseContrast": "NoiseContrastiveEstimation",
-    "PhaseShift": "RotatedFirstView",
+    "PhaseShift": "FirstViewRotated45Degrees",
     "PlanWeights": "WeightsFromPlan",
     "Relax": "Loosen",
     "Shown": "DuplicateGroups",

@@ -193,7 +193,7 @@ def print_comparison(comparison: Comparison) -> None:
         ]
         if rows:
             print_table(f"{metric.title}, difference from {comparison.baseline} on the same seeds and items", rows)
-    for sentence in (*comparison.summary_sentences, *comparison.notes):
+    for sentence in (*comparison.column_summaries, *comparison.notes):
         print(sentence)
     for verdict in comparison.claim_verdicts:
         print(f"{verdict.outcome}: {verdict.claim} {explain_verdict(verdict)}")

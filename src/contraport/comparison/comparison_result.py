@@ -31,7 +31,7 @@ from contraport.options import accept_deprecated_keywords, keep_deprecated_attri
     verdicts="claim_verdicts",
     missing="num_missing",
     entry="find_entry",
-    sentences="summary_sentences",
+    sentences="column_summaries",
     headings="table_header_row",
     best_rows="rows_with_best_mean",
 )
@@ -124,7 +124,7 @@ class Comparison:
         ]
 
     @property
-    def summary_sentences(self) -> list[str]:
+    def column_summaries(self) -> list[str]:
         """Summary of each column in one or several sentences."""
         if not self.entries:
             return []
@@ -140,7 +140,7 @@ class Comparison:
         parts = [
             f"# {self.title}",
             *list_mean_and_difference_tables(self),
-            "\n".join(f"- {one}" for one in self.summary_sentences),
+            "\n".join(f"- {one}" for one in self.column_summaries),
         ]
         for metric in self.metrics:
             for table in build_epoch_tables(self, metric):
@@ -177,7 +177,7 @@ class Comparison:
             "columns": self.columns,
             "column_data": self.column_data,
             "entries": [to_json_record(entry) for entry in self.entries],
-            "sentences": self.summary_sentences,
+            "sentences": self.column_summaries,
             "verdicts": [
                 {"says": one.claim, "verdict": one.outcome, "measure": one.metric_key, "why": explain_verdict(one)}
                 | {

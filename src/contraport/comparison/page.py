@@ -123,7 +123,7 @@ def render_comparison_page(comparison: Comparison, commands: list[str]) -> str:
     """Render the HTML page of a comparison, with its shell commands."""
     has_one_column = len(comparison.columns) == 1 and len(comparison.entries) > 0
     lede = summarize_first_metric(comparison, comparison.columns[0]) if has_one_column else None
-    rest = [sentence.removeprefix(lede or "").strip() for sentence in comparison.summary_sentences]
+    rest = [sentence.removeprefix(lede or "").strip() for sentence in comparison.column_summaries]
     seconds: dict[str, list[float]] = {row: [] for row in comparison.rows}
     for entry in comparison.entries:
         if entry.mean_training_seconds is not None:

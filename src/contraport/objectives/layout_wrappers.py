@@ -23,7 +23,7 @@ from contraport.objectives.layouts import Block, Layout, LayoutTraits
 from contraport.options import accept_deprecated_keywords
 
 __all__ = [
-    "CoordinatePairs", "GuidedNegatives", "LeadingCoordinates", "NestedCoordinates", "RotatedFirstView",
+    "CoordinatePairs", "FirstViewRotated45Degrees", "GuidedNegatives", "LeadingCoordinates", "NestedCoordinates",
 ]  # fmt: skip
 
 
@@ -148,8 +148,8 @@ class NestedCoordinates(LayoutWrapper):
 
 
 @dataclass(frozen=True, repr=False)
-class RotatedFirstView(LayoutWrapper):
-    """Layout wrapper that rotates the first view by 45 degrees (AnglE).
+class FirstViewRotated45Degrees(LayoutWrapper):
+    """Layout wrapper that rotates the first view's embeddings by 45 degrees (AnglE).
 
     An embedding is read as d / 2 complex numbers, whose real parts are its first and whose imaginary parts are its last
     coordinates; if d is odd, a zero is appended. The first view is multiplied by exp(-i pi / 4).
@@ -161,7 +161,7 @@ class RotatedFirstView(LayoutWrapper):
     the square root of 2, in absolute value.
 
     >>> import torch, contraport as cp
-    >>> (block,) = cp.RotatedFirstView(cp.Cross())(torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.0]]))
+    >>> (block,) = cp.FirstViewRotated45Degrees(cp.Cross())(torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.0]]))
     >>> block.x
     tensor([[ 0.7071, -0.7071]])
     """
