@@ -26,7 +26,7 @@ from rich.table import Table
 import contraport
 from benchmarks.engine import machine
 from contraport.data import build_loader, from_arrays, load
-from contraport.embedding import FORWARD_BLOCK_ITEMS, apply_in_fixed_blocks, evaluation_mode
+from contraport.embedding import FORWARD_BLOCK_ITEMS, apply_in_fixed_blocks, inference_mode
 from contraport.runs import Run
 from contraport.training.optimization import create_optimizer
 
@@ -93,7 +93,7 @@ def measure_embedding(photos: Path, folder: Path, run: Run, size: int, items: in
     many = pixels.repeat(math.ceil(items / len(pixels)), 1, 1, 1)[:items]
 
     def passed(images: torch.Tensor) -> None:
-        with evaluation_mode(model):
+        with inference_mode(model):
             apply_in_fixed_blocks(model, [images], model=model)
 
     def embed(data: object) -> None:

@@ -20,7 +20,7 @@ from contraport.embedding import (
     apply_in_fixed_blocks,
     embed_dataset,
     embed_views,
-    evaluation_mode,
+    inference_mode,
 )
 from contraport.encoders import Model
 from tests import TIMEOUT
@@ -154,7 +154,7 @@ def test_stateful_model_gets_blocks_in_order(hooked: bool) -> None:
         model, stored = nn.Identity(), {}
         model.register_forward_pre_hook(lambda _, inputs: stored.update(x=inputs[0].clone()))
         model.register_forward_hook(lambda *_: (time.sleep(0.001), stored["x"])[1])
-    with evaluation_mode(model):
+    with inference_mode(model):
         assert torch.equal(apply_in_fixed_blocks(model, [items], model=model), items)
     torch.set_num_threads(threads)
 
@@ -184,7 +184,7 @@ class RecordingModel(nn.Module):
 )
 def test_block_size_depends_on_image_size(shape: tuple[int, ...], items_per_block: int) -> None:
     model, items = RecordingModel(), torch.rand(70, *shape)
-    with evaluation_mode(model):
+    with inference_mode(model):
         assert torch.equal(apply_in_fixed_blocks(model, [items], model=model), items.view(70, -1)[:, :2])
     assert model.blocks == [(items_per_block, True)] * (2 * FORWARD_BLOCK_ITEMS // items_per_block)
 
@@ -215,7 +215,7 @@ def test_random_views_are_the_same_for_every_batch_size(model: Model, digits: Da
 
 def test_flags_are_restored_after_an_error(model: Model) -> None:
     model.train()
-    with pytest.raises(RuntimeError), evaluation_mode(model):
+    with pytest.raises(RuntimeError), inference_mode(model):
         raise RuntimeError
     assert all(module.training for module in model.modules())
 

@@ -198,7 +198,7 @@ def _is_thread_safe(model: nn.Module) -> bool:
 
 
 @contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
+def inference_mode(model: nn.Module) -> Iterator[None]:
     """Context manager that sets a model to evaluation mode without gradients."""
     training = [(module, module.training) for module in model.modules()]
     model.eval()
@@ -269,7 +269,7 @@ def iter_embedded_batches(
     check_views_fit_model(model, dataset, views)
     model.to(loader_config.device)
     views.to(loader_config.device)
-    with evaluation_mode(model):
+    with inference_mode(model):
         for features, batch in loader_config.iter_outputs_with_batches(
             function or model, model, views.make_unaugmented, dataset, f"{dataset.split} items"
         ):
@@ -301,7 +301,7 @@ def extract_features(
     """
     encoder.to(loader_config.device)
     views.to(loader_config.device)
-    with evaluation_mode(encoder):
+    with inference_mode(encoder):
         features = loader_config.collect_outputs(
             function or encoder, encoder, prepare or views.make_unaugmented, dataset, f"{name}: {dataset.split} items"
         )
@@ -336,7 +336,7 @@ def embed_views(
             features = encoder.project(features) if project else encoder.to_representations(features)
         return torch.stack(features[:number], dim=1)
 
-    with fixed_seed(0, loader_config.device), evaluation_mode(encoder):
+    with fixed_seed(0, loader_config.device), inference_mode(encoder):
         stacked = loader_config.collect_outputs(
             encode, encoder, views if is_random else views.make_unaugmented, dataset, f"{name}: views"
         )

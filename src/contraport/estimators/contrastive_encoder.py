@@ -28,7 +28,7 @@ from contraport.catalog import apply_recipe
 from contraport.catalog.objectives import info_nce
 from contraport.data import Batch, BatchOrder, Dataset, build_loader, from_arrays
 from contraport.data.arrays import as_array, as_weight_per_item, check_equal_shapes
-from contraport.embedding import LoaderConfig, evaluation_mode, extract_features, fixed_seed
+from contraport.embedding import LoaderConfig, extract_features, fixed_seed, inference_mode
 from contraport.encoders import FeatureExtractor, Model
 from contraport.errors import UsageError, check, rename_argument, suggest_keywords
 from contraport.options import warn_renamed
@@ -292,7 +292,7 @@ class ContrastiveEncoder(_UnwrappedTransform, ClassNamePrefixFeaturesOutMixin, T
             return torch.stack(model.project(model.encode(views)), dim=1)
 
         loader_config = LoaderConfig(device=torch.device(self.device))
-        with fixed_seed(0, loader_config.device), evaluation_mode(model):
+        with fixed_seed(0, loader_config.device), inference_mode(model):
             z = loader_config.collect_outputs(embed, model, self.training_module_.views, dataset, "score").unbind(dim=1)
             losses = [
                 min(float(info_nce(temperature=temperature)(one, other)) for temperature in (0.05, 0.1, 0.2, 0.5, 1.0))

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from contraport._utils.progress import ProgressBars
 from contraport.data.arrays import as_array, as_finite_float64
-from contraport.embedding import apply_in_fixed_blocks, evaluation_mode
+from contraport.embedding import apply_in_fixed_blocks, inference_mode
 from contraport.encoders import build_encoder
 from contraport.engine import Gibbs, Kernel, StudentT
 from contraport.errors import (
@@ -179,7 +179,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     def _encode_in_blocks(self, data: Tensor) -> Tensor:
         """Embed data by the trained encoder in blocks that limit memory."""
-        with evaluation_mode(self.encoder_):
+        with inference_mode(self.encoder_):
             return apply_in_fixed_blocks(self.encoder_, [data], model=self.encoder_).clone()
 
     def _validate_as_tensor(self, X: ArrayLike, *, reset: bool) -> Tensor:

@@ -15,7 +15,7 @@ from contraport.auditing.pairs.paired_features import MIN_PAIRS, PairedFeatures
 from contraport.data import Dataset, Views
 from contraport.data.perturbations import replace_views_after_first
 from contraport.data.thumbnails import make_image_thumbnails, make_thumbnails_per_view
-from contraport.embedding import LoaderConfig, embed_views, evaluation_mode, fixed_seed
+from contraport.embedding import LoaderConfig, embed_views, fixed_seed, inference_mode
 from contraport.encoders import Model
 from contraport.engine import normalize
 from contraport.errors import UsageError
@@ -126,7 +126,7 @@ def compute_sample_plan_arrays(
     positions = random_positions_sorted_by_label(dataset, 32)
     batch = dataset.__getitems__(positions.tolist())
     model.to(loader_config.device)
-    with fixed_seed(0, loader_config.device), evaluation_mode(model):
+    with fixed_seed(0, loader_config.device), inference_mode(model):
         made = views(loader_config.views_to_device(batch))
         z0, z1 = (z.float() for z in model.project(model.encode(made))[:2])
         plan = objective.plan(z0, z1, labels=batch.labels, domains=batch.domains)

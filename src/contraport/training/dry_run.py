@@ -16,7 +16,7 @@ from contraport._utils.formatting import format_significant
 from contraport._utils.progress import ProgressBars
 from contraport.data import Batch
 from contraport.data.data_loader import ClosableDataLoader
-from contraport.embedding import evaluation_mode
+from contraport.embedding import inference_mode
 from contraport.seeding import fork_rng_with_lock
 from contraport.training.components.assembly import TrainingComponents
 from contraport.training.components.data_builder import count_cached_draws
@@ -146,7 +146,7 @@ def train_timed_steps(settings: Settings, components: TrainingComponents) -> Dry
 def _measure_batch_encoding_seconds(components: TrainingComponents, device: torch.device, bars: ProgressBars) -> float:
     """Measure the median seconds to load a batch and encode its random views."""
     module, batches, seconds = components.module, chain.from_iterable(repeat(components.batches)), []
-    with evaluation_mode(module.model):
+    with inference_mode(module.model):
         for _ in bars.track(range(DRY_RUN_TOTAL_STEPS), "timing the encoder", DRY_RUN_TOTAL_STEPS):
             start = time.perf_counter()
             module.model.encode(module.views(next(batches).to(device).views))

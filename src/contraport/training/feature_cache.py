@@ -17,7 +17,7 @@ from contraport._utils.progress import ProgressBars
 from contraport._version import __version__
 from contraport.data.image_cache import digest_for_cache
 from contraport.data.stores import ArrayStore
-from contraport.embedding import LoaderConfig, check_finite_features, evaluation_mode, fixed_seed
+from contraport.embedding import LoaderConfig, check_finite_features, fixed_seed, inference_mode
 from contraport.training.components.assembly import TrainingComponents
 from contraport.training.components.data_builder import build_batch_loader, count_cached_draws
 from contraport.training.config import Settings
@@ -44,7 +44,7 @@ def with_cached_features(components: TrainingComponents, settings: Settings, fol
         model.to(device)
         views.to(device)
         widths = [shape[-1] for shape in cache_key["shapes"]]
-        with fixed_seed(settings.seed, device), evaluation_mode(model):
+        with fixed_seed(settings.seed, device), inference_mode(model):
             for draw in range(cache_key["draws"]):
                 first, title = 0, f"features, draw {draw + 1}"
                 outputs = loader_config.iter_outputs_with_batches(
