@@ -69,14 +69,14 @@ def digest_encoded_items(items: UndecodedItems, positions: Sequence[int]) -> Ten
     return torch.tensor(digests, dtype=torch.int64)
 
 
-def assign_content_ids(digests: Tensor, present: Tensor | None = None) -> Tensor:
-    """Number the distinct contents of each view, and return the ids ``(n, views)``.
+def assign_view_content_ids(digests: Tensor, present: Tensor | None = None) -> Tensor:
+    """Number the distinct contents of each view, as ids ``(n, views)``.
 
     Args:
         digests: content digest of each item in each view, int64 ``(n, views)``.
         present: which items have which views; a missing view equals no other.
 
-    >>> assign_content_ids(torch.tensor([[7, 1], [7, 2]]), torch.tensor([[True, True], [True, False]])).tolist()
+    >>> assign_view_content_ids(torch.tensor([[7, 1], [7, 2]]), torch.tensor([[True, True], [True, False]])).tolist()
     [[0, 0], [0, -2]]
     """
     ids = torch.stack([number_by_first_occurrence(column) for column in digests.unbind(1)], dim=1)
@@ -100,7 +100,7 @@ def group_by_shared_content(content_ids: Tensor, ignore_views_above_group_size: 
 
     A view whose repeats would join more than `ignore_views_above_group_size` items, such as captions that name only a
     class, does not group items. Views with small groups come first, and the first always groups. `content_ids` are the
-    `assign_content_ids` of all items, ``(n, views)``.
+    `assign_view_content_ids` of all items, ``(n, views)``.
 
     >>> ids = torch.tensor([[0, 0], [0, 1], [2, 1], [3, 3]])
     >>> group_by_shared_content(ids, ignore_views_above_group_size=3)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from contraport.data.dataset import Dataset
-from contraport.data.duplicate_groups import assign_content_ids, digest_encoded_items, group_by_shared_content
+from contraport.data.duplicate_groups import assign_view_content_ids, digest_encoded_items, group_by_shared_content
 from contraport.data.image_decoding import choose_image_size, decode_images, log_undecodable_names_by_position
 from contraport.data.splits import (
     DEFAULT_TEST_FRACTION,
@@ -100,7 +100,7 @@ class ItemMetadata:
         digests = self._compute_digests(views) if self.is_test is None else None
         groups = None
         if digests is not None:
-            ids = assign_content_ids(digests, None if self.present is None else torch.from_numpy(self.present))
+            ids = assign_view_content_ids(digests, None if self.present is None else torch.from_numpy(self.present))
             fraction = DEFAULT_TEST_FRACTION if self.test_fraction is None else self.test_fraction
             groups = group_by_shared_content(ids, max_held_out_group_size(self.num_items, fraction)).group_ids
         chosen = self._select_split_positions(split, groups)
@@ -114,10 +114,14 @@ class ItemMetadata:
         bad = log_undecodable_names_by_position(encoded, what=what) if encoded else {}
         good = np.array([position for position in chosen.tolist() if position not in bad], dtype=np.int64)
         training = chosen if split == "train" else self._select_split_positions("train", groups)
-        stores = [
-            self._build_view_store(view_index, view, good, training, image_size)
-            for view_index, view in enumerate(views)
-        ]
+        stores = list[Store]()
+        for view_index, view in enumerate(views):
+            if isinstance(view, Store):
+                stores.append(view.subset(good))
+            else:
+                having = self._select_positions_with_view(view_index, training)
+                size = image_size or choose_image_size(view, having.tolist())
+                stores.append(self._build_image_store(view_index, view, good, size))
         index = torch.from_numpy(good)
         return Dataset(
             combine_views(stores),
@@ -175,21 +179,11 @@ class ItemMetadata:
         """Return those `positions` at which the item has the view `view_index`."""
         return positions if self.present is None else positions[self.present[positions, view_index]]
 
-    def _build_view_store(
-        self,
-        view_index: int,
-        view: UndecodedItemsOrStore,
-        positions: Positions,
-        training_positions: Positions,
-        image_size: int | None,
-    ) -> Store:
-        """Build the store of one view, restricted to the items at `positions`."""
-        if isinstance(view, Store):
-            return view.subset(positions)
-        size = image_size or choose_image_size(
-            view, self._select_positions_with_view(view_index, training_positions).tolist()
-        )
+    def _build_image_store(
+        self, view_index: int, images: UndecodedItems, positions: Positions, image_size: int
+    ) -> DecodingStore:
+        """Build the store of an image view, restricted to the items at `positions`."""
         if self.present is not None and len(having := self._select_positions_with_view(view_index, positions)) > 0:
             # A missing image is replaced by an existing one: it is never used, but a fetch has to decode something.
             positions = np.where(self.present[positions, view_index], positions, having[0])
-        return DecodingStore(view.subset(positions), (3, size, size), decode_images)
+        return DecodingStore(images.subset(positions), (3, image_size, image_size), decode_images)

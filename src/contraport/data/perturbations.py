@@ -117,7 +117,7 @@ def draw_wrong_partners(
 
     Args:
         items: the items in random order, int64 ``(m,)``.
-        content_ids: `assign_content_ids` of all items, ``(n, views)``; None if no content repeats.
+        content_ids: `assign_view_content_ids` of all items, ``(n, views)``; None if no content repeats.
         random: generator for the exchanges among items that share content.
         shift: offset of the other item in the given order, if no content repeats.
 
@@ -147,7 +147,7 @@ def swap_correct_pairs(
     Args:
         first: first item of each pair, int64 ``(m,)``.
         second: second item of each pair, int64 ``(m,)``.
-        content_ids: `assign_content_ids` of all items, ``(n, views)``.
+        content_ids: `assign_view_content_ids` of all items, ``(n, views)``.
         random: generator for the pairs that exchange their second items.
     """
     base, is_paired = content_ids[:, -1].max(initial=0) + 1, content_ids.shape[1] == 2
