@@ -18,7 +18,7 @@ from contraport.auditing.pairs.paired_features import (
     SIMILARITY_TIE_TOLERANCE,
     PairedFeatures,
     PairIndices,
-    average_gathered_rows,
+    average_neighbor_rows,
     split_into_row_blocks,
 )
 from contraport.engine import Gibbs
@@ -157,11 +157,11 @@ def _score_likeness(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     ) / 2
 
 
-def _compute_mean_similarity(values: Rows, items: Tensor, others: Tensor) -> Tensor:
-    """Return the mean similarity of each item to its row of `others`, ``(p,)``."""
+def _compute_mean_similarity(values: Rows, items: Tensor, neighbors: Tensor) -> Tensor:
+    """Return the mean similarity of each item to its `neighbors`, ``(p,)``."""
     width = values.shape[1]
-    blocks = zip(split_into_row_blocks(items, width), split_into_row_blocks(others, width), strict=True)
-    return torch.cat([(values[i] * average_gathered_rows(values, k)).sum(dim=1) for i, k in blocks])
+    blocks = zip(split_into_row_blocks(items, width), split_into_row_blocks(neighbors, width), strict=True)
+    return torch.cat([(values[i] * average_neighbor_rows(values, k)).sum(dim=1) for i, k in blocks])
 
 
 @_register_statistic("cosine similarity of the two embeddings", shared_space=True)

@@ -334,12 +334,12 @@ def split_into_row_blocks(values: Tensor, width: int) -> tuple[Tensor, ...]:
     return blocks
 
 
-def average_gathered_rows(values: Rows, items: Tensor) -> Tensor:
-    """Return the mean of the rows at each ``items[i]``, ``(p, F)``."""
+def average_neighbor_rows(values: Rows, neighbors: Tensor) -> Tensor:
+    """Return the mean row of each item's `neighbors` ``(p, k)``, ``(p, F)``."""
     if isinstance(values, ComputedRows):
-        blocks = split_into_row_blocks(items, items.shape[1] * values.shape[1])
+        blocks = split_into_row_blocks(neighbors, neighbors.shape[1] * values.shape[1])
         return torch.cat([values[block.flatten()].unflatten(0, block.shape).mean(dim=1) for block in blocks])
-    return F.embedding_bag(items, values, mode="mean")  # does not materialize (p, k, F)
+    return F.embedding_bag(neighbors, values, mode="mean")  # does not materialize (p, k, F)
 
 
 MAX_SCORED_VECTOR_WIDTH = 1_024

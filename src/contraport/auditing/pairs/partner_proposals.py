@@ -27,7 +27,7 @@ from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import (
     PairedFeatures,
     PairIndices,
-    average_gathered_rows,
+    average_neighbor_rows,
     split_into_row_blocks,
 )
 from contraport.data import Dataset
@@ -196,7 +196,7 @@ def _shortlist_partner_positions(paired: PairedFeatures, view: int, items: Tenso
     """
     values = paired.features[1 - view]
     queries = torch.cat([
-        average_gathered_rows(values, paired.neighbors_excluding_members(PairIndices(block, block))[view])
+        average_neighbor_rows(values, paired.neighbors_excluding_members(PairIndices(block, block))[view])
         for block in split_into_row_blocks(items, values.shape[1])
     ])  # fmt: skip
     places = torch.arange(len(others), device=others.device)
