@@ -48,7 +48,7 @@ def choosing() -> str:
     """Return the page on where to start: a command by what one has, an objective by case, and the evidence."""
     runs = measured()
     cases = [
-        [case.name, case.starting_point, f"[{_certainty(case.evidence, runs)}](#{_slug(case.name)})"]
+        [case.name, case.starting_point_markdown, f"[{_certainty(case.evidence, runs)}](#{_slug(case.name)})"]
         for case in USE_CASES
     ]
     parts = [

@@ -53,7 +53,7 @@ Q = ParamSpec("Q")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 U_co = TypeVar("U_co", covariant=True)
-C = TypeVar("C", bound=Callable[..., Any])
+CallableT = TypeVar("CallableT", bound=Callable[..., Any])
 
 OptionCheck = Callable[[str, Any], None]
 """Function of an option's name and value that raises `UsageError` if the value is invalid."""
@@ -281,7 +281,7 @@ def warn_renamed(old: str, new: str, *, stacklevel: int = 4) -> None:
         warnings.warn(message, FutureWarning, stacklevel=stacklevel)
 
 
-def accept_deprecated_keywords(**new_names: str) -> Callable[[C], C]:
+def accept_deprecated_keywords(**new_names: str) -> Callable[[CallableT], CallableT]:
     """Decorator that accepts deprecated keywords, declared as ``old="new"``, with a warning.
 
     >>> @accept_deprecated_keywords(wide="width")

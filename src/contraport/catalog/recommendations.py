@@ -35,13 +35,13 @@ class UseCase(NamedTuple):
     """Kind of data or goal, with the objectives recommended for it.
 
     Attributes:
-        starting_point: Recommended starting point, in one or two sentences of Markdown.
+        starting_point_markdown: Recommended starting point, in one or two sentences of Markdown.
         evidence: Benchmark claims that support the starting point; empty for the baseline, `nt-xent`.
         recommendations: Recommendations in order of importance.
     """
 
     name: str
-    starting_point: str
+    starting_point_markdown: str
     evidence: tuple[ClaimReference, ...]
     recommendations: tuple[Recommendation, ...]
 

@@ -11,11 +11,12 @@ import shlex
 import shutil
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
+from os import PathLike
 from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, Union, cast, get_args, get_origin
 
 import yaml
-from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_loader
+from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace, set_loader
 
 from contraport._utils.formatting import lower_first_letter
 from contraport._utils.spec_parser import parse_number_or_text
@@ -128,11 +129,12 @@ class _Parser(ArgumentParser):
     stray_argument_option: str | None
     command_line_words: list[str]
 
-    def parse_path(self, path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Parse a YAML file, or raise `UsageError` if it is not UTF-8."""
+    def parse_path(self, path: str | PathLike[str], *args: Any, **kwargs: Any) -> Namespace:
+        """Parse the options in a YAML file, or raise `UsageError` if it is not UTF-8."""
         try:
             with rename_argument(f"config: {path}", "config"):
-                return super().parse_path(path, *args, **kwargs)
+                options: Namespace = super().parse_path(path, *args, **kwargs)
+                return options
         except UnicodeDecodeError as error:
             raise unreadable_error(f"config: {path}", "text in UTF-8", error) from error
 
