@@ -300,9 +300,6 @@ _OPTION_AND_DEFAULT_BY_SETTING_WORD = {
 }
 """Option of `contraport.train` and its default value, by word of a setting such as "strong+mismatched"."""
 
-_SETTING_WORDS = ("plain", *AUGMENT_NAMES, *_OPTION_AND_DEFAULT_BY_SETTING_WORD)
-"""Words in the name of a setting such as "strong+mismatched": augmentations and options."""
-
 
 def parse_setting_name_and_options(
     value: str | OptionMap, suggested_names: Iterable[str] = ()
@@ -322,11 +319,12 @@ def parse_setting_name_and_options(
         check_train_options(f"settings: {name}", options)
         return name, options
     options = {}
-    parts = re.split(rf"\+|-(?={'|'.join(_SETTING_WORDS)})", value)  # at "+", or at "-" before a word
+    words = ("plain", *AUGMENT_NAMES, *_OPTION_AND_DEFAULT_BY_SETTING_WORD)
+    parts = re.split(rf"\+|-(?={'|'.join(words)})", value)  # at "+", or at "-" before a word
     for part in parts:
         name, _, rest = part.partition(":")
-        if name not in _SETTING_WORDS:
-            names = {*_SETTING_WORDS, *suggested_names}
+        if name not in words:
+            names = {*words, *suggested_names}
             raise unknown_name_error("settings", name, names, list_command="contraport compare --help")
         if name in AUGMENT_NAMES:
             options["augment"] = part

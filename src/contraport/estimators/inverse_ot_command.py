@@ -99,7 +99,7 @@ def inverse_ot(arguments: dict[str, Any]) -> LearnedCost:
     check(len(positions[0]) > 0, "coupling: must have positive mass, got none.", "empty")
     observed = observed[np.ix_(*positions)] / observed.sum()
     x, y = (
-        _standardize_and_reduce(option, rows, indices, options.components)
+        np.eye(len(indices)) if rows is None else _standardize_and_reduce(option, rows[indices], options.components)
         for option, rows, indices in zip(FEATURE_OPTION_NAMES, features, positions, strict=True)
     )
     with warnings.catch_warnings():
@@ -200,13 +200,9 @@ def _check_matrix_size(num_rows: int, num_columns: int) -> None:
     check(num_rows * num_columns <= MAX_COUPLING_ENTRIES, f"{message} Leave out rare rows and columns.", "too_large")
 
 
-def _standardize_and_reduce(
-    argument: str, features: np.ndarray | None, indices: np.ndarray, components: int
-) -> np.ndarray:
-    """Return standardized features reduced by PCA, or one-hot vectors if there are none."""
-    if features is None:
-        return np.eye(len(indices))
-    features = np.asarray(features[indices], dtype=np.float64)
+def _standardize_and_reduce(argument: str, features: np.ndarray, components: int) -> np.ndarray:
+    """Return standardized features, by PCA if there are more than `components`."""
+    features = np.asarray(features, dtype=np.float64)
     check(bool(np.isfinite(features).all()), f"{argument}: features must be finite.", "not_finite")
     features = features - features.mean(0)
     deviations = features.std(0)
