@@ -42,13 +42,13 @@ def row_sums_kernel(
     exponents; it is minus infinity where all terms are. The weighted sum needs none: its exponents are those of a plan
     or a softmax, S + A + B <= 0 up to rounding.
     """
-    rows, depth, x_block = _load_program_rows(x, n, D, BLOCK_M, BLOCK_D)
+    rows, depth, x_block = _index_and_load_program_rows(x, n, D, BLOCK_M, BLOCK_D)
     total = tl.zeros([BLOCK_M], tl.float32)
     if LOGARITHM:
         top = tl.full([BLOCK_M], -INFINITY, tl.float32)
     else:
         a = tl.load(row_exponents + rows, mask=rows < n, other=-INFINITY) * LOG2E  # no weight beyond the last row
-    first, last = _own_column_bounds(m, BLOCK_N)
+    first, last = _program_column_bounds(m, BLOCK_N)
     for start in range(first, last, BLOCK_N):
         columns = start + tl.arange(0, BLOCK_N)
         y_block = _load_block(y, columns, depth, m, D)
@@ -88,10 +88,10 @@ def weighted_products_kernel(
     if GROUPS * RANK > 1:  # noqa: SIM102  (resolved by the compiler; the inner test on the device)
         if _can_all_share(can_share, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
             return
-    rows, depth, x_block = _load_program_rows(x, n, D, BLOCK_M, BLOCK_D)
+    rows, depth, x_block = _index_and_load_program_rows(x, n, D, BLOCK_M, BLOCK_D)
     product = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
-    first, last = _own_column_bounds(m, BLOCK_N)
+    first, last = _program_column_bounds(m, BLOCK_N)
     for start in range(first, last, BLOCK_N):
         columns = start + tl.arange(0, BLOCK_N)
         y_block = _load_block(y, columns, depth, m, D)
@@ -124,7 +124,7 @@ def pair_weights_kernel(
     if GROUPS * RANK > 1:  # noqa: SIM102  (resolved by the compiler; the inner test on the device)
         if _can_all_share(can_share, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
             return
-    rows, depth, x_block = _load_program_rows(x, n, D, BLOCK_M, BLOCK_D)
+    rows, depth, x_block = _index_and_load_program_rows(x, n, D, BLOCK_M, BLOCK_D)
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     y_block = _load_block(y, columns, depth, m, D)
     w = _weight_tile(
@@ -210,15 +210,15 @@ def _can_all_share(can_share, TERMS: tl.constexpr):
 
 
 @triton.jit
-def _load_program_rows(x, num_rows, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Return this program's row indices, coordinate indices and entries of x."""
+def _index_and_load_program_rows(x, num_rows, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Return row indices, coordinate indices and entries of this program's rows."""
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     depth = tl.arange(0, BLOCK_D)
     return rows, depth, _load_block(x, rows, depth, num_rows, D)
 
 
 @triton.jit
-def _own_column_bounds(m, BLOCK_N: tl.constexpr):
+def _program_column_bounds(m, BLOCK_N: tl.constexpr):
     """Return the start and end of this program's columns."""
     tiles = tl.cdiv(m, BLOCK_N)
     each = tl.cdiv(tiles, tl.num_programs(1)) * BLOCK_N
