@@ -260,20 +260,20 @@ def _find_verdict_without_size_warning(
         for metric, gain in by_metric.items():
             if gain.high < 0:
                 return (
-                    f"Use {BASELINE_TITLES[row]}: on {metric.title_in_sentence} the trained encoder is worse by "
+                    f"Use {BASELINE_TITLES[row]}: on {metric.title_with_article} the trained encoder is worse by "
                     f"{metric.format_difference(-gain)}. {advice[row]}"
                 )
     no_better = [row for row, by_metric in compared.items() if not any(gain.low > 0 for gain in by_metric.values())]
     if no_better:
         simplest = no_better[-1]
-        measured = join_names([metric.title_in_sentence for metric in compared[simplest]])
+        measured = join_names([metric.title_with_article for metric in compared[simplest]])
         return (
             f"Use {BASELINE_TITLES[simplest]} for {measured}: the trained encoder is not significantly better there. "
             f"{advice[simplest]}"
         )
     smallest = {row: max(by_metric.items(), key=lambda item: item[1].low) for row, by_metric in compared.items()}
     reasons = [
-        f"than {BASELINE_TITLES[row]} on {metric.title_in_sentence}, by {metric.format_difference(gain)}"
+        f"than {BASELINE_TITLES[row]} on {metric.title_with_article}, by {metric.format_difference(gain)}"
         for row, (metric, gain) in smallest.items()
     ]
     return f"{_USE_TRAINED}: it is better {', and '.join(reasons)}."
@@ -294,5 +294,5 @@ def _describe_retrieval_gain(metric_keys: Iterable[str], differences: Difference
         return ""
     return (
         f" {_USE_TRAINED} for retrieval of the other view: it is better than {BASELINE_TITLES[row]} on "
-        f"{metric.title_in_sentence}, by {metric.format_difference(smallest)}."
+        f"{metric.title_with_article}, by {metric.format_difference(smallest)}."
     )

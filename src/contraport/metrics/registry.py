@@ -108,8 +108,8 @@ class Metric:
         return f"{value}{' points' * self.is_shown_in_percent} ({low} to {high})"
 
     @property
-    def title_in_sentence(self) -> str:
-        """Title within a sentence, such as "the linear probe" or "recall@1"."""
+    def title_with_article(self) -> str:
+        """Title with its article if any, as "the linear probe" or "recall@1"."""
         title = lower_first_letter(self.title)
         return title if title == self.title or title[-1].isdigit() else f"the {title}"
 

@@ -111,7 +111,7 @@ def _describe_best_run(metric: Metric, runs: Sequence[ReportedRun]) -> str:
         runs, key=lambda run: run.metric_value(metric.key) or 0.0, reverse=metric.better_direction == "higher"
     )
     best, others = ranked[0], ranked[1:]
-    name = metric.title_in_sentence
+    name = metric.title_with_article
     leads = {
         run.name: lead for run in others if (lead := _find_difference_positive_if_better(metric, best, run)) is not None
     }
@@ -184,14 +184,14 @@ def _describe_baseline_comparison(metric: Metric, run: ReportedRun) -> str:
     parts = [f"significantly better {', and '.join(better)}"] if better else []
     parts += [f"significantly worse {', and '.join(worse)}"] if worse else []
     parts += [f"not significantly different from {', nor from '.join(neither)}"] if neither else []
-    value = f"{run.name} has {_format_metric_value(run, metric)} on {metric.title_in_sentence}"
+    value = f"{run.name} has {_format_metric_value(run, metric)} on {metric.title_with_article}"
     return f"{value}: {'; '.join(parts)}." if parts else f"{value}."
 
 
 def _iter_baseline_sentences(metric: Metric, runs: Sequence[ReportedRun]) -> Iterator[str]:
     """Yield sentences that compare several runs with the baselines in a metric."""
     all_are, none_is = ("Both runs are", "neither run is") if len(runs) == 2 else ("All runs are", "no run is")
-    name, smallest_gains, best_gains = metric.title_in_sentence, dict[str, Difference](), dict[str, Difference]()
+    name, smallest_gains, best_gains = metric.title_with_article, dict[str, Difference](), dict[str, Difference]()
     for row, title in BASELINE_TITLES.items():
         gains = {
             run.name: gain

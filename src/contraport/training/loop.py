@@ -134,7 +134,7 @@ class Loop:
             while self.completed_epochs < self.epochs and not self.should_stop:
                 order.set_epoch(self.completed_epochs)
                 for batch in self._iterate_timed_batches():
-                    self._train_on_micro_batch(batch.to(self.device))
+                    self._train_on_batch(batch.to(self.device))
                 # Counted before the callbacks: a checkpoint of after_epoch must resume in the next epoch.
                 self.completed_epochs, self.completed_batches = self.completed_epochs + 1, 0
                 for callback in self.callbacks:
@@ -146,8 +146,8 @@ class Loop:
                 callback.on_exception(self, error)
             raise
 
-    def _train_on_micro_batch(self, batch: Batch) -> None:
-        """Add a batch's gradient, and update the weights after the last micro-batch."""
+    def _train_on_batch(self, batch: Batch) -> None:
+        """Add a batch's gradient, and take an optimizer step if one is due."""
         self.is_last_batch = self.completed_batches + 1 == len(self.batches)
         completes_step = self.completed_micro_batches + 1 == self.grad_accum_steps or self.is_last_batch
         # Processes exchange gradients only for the last micro-batch of a step.

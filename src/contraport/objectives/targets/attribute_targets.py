@@ -17,7 +17,7 @@ from contraport.objectives.targets.target import (
     PiecewiseConstantTargetPlan,
     Target,
     TargetPlan,
-    equalize_row_masses,
+    scale_rows_to_uniform_marginal,
 )
 from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
@@ -57,7 +57,7 @@ class Labels(Target):
             check_values("labels", labels, good, "zeros and ones, (n, classes), for items of several classes")
             labels = labels.to(block.compute_dtype)
             rows, columns = labels[pattern.row_items], labels[pattern.column_items]
-            return DenseTargetPlan(equalize_row_masses(pattern.fill_masked(rows @ columns.T, 0)))
+            return DenseTargetPlan(scale_rows_to_uniform_marginal(pattern.fill_masked(rows @ columns.T, 0)))
         same_class = pattern.pairs_with_equal(_get_integer_attribute("labels", attributes))
         return _build_piecewise_target(block, ((1.0, pattern.compared_pairs() & same_class),))
 

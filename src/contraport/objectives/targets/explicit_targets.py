@@ -19,7 +19,7 @@ from contraport.objectives.targets.target import (
     SparseTargetPlan,
     Target,
     TargetPlan,
-    equalize_row_masses,
+    scale_rows_to_uniform_marginal,
 )
 
 
@@ -252,7 +252,7 @@ class SimilarityMatrix(Target):
         check_values("target", similarities, good_values, "nonnegative finite numbers between the items of the batch")
         similarities = similarities.T if self._transposed else similarities
         between = similarities[block.pattern.row_items][:, block.pattern.column_items]
-        return DenseTargetPlan(equalize_row_masses(block.pattern.fill_masked(between, 0)))
+        return DenseTargetPlan(scale_rows_to_uniform_marginal(block.pattern.fill_masked(between, 0)))
 
     def _dense_submatrix(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Return the dense submatrix of some rows and columns."""

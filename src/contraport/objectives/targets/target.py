@@ -371,7 +371,7 @@ def _scale_rows(values: Tensor, factors: Tensor) -> Tensor:
     return factors.view(-1, *[1] * (values.ndim - 1)) * values
 
 
-def equalize_row_masses(masses: Tensor) -> Tensor:
-    """Scale each row of masses, (N, M), to the sum 1/N."""
+def scale_rows_to_uniform_marginal(masses: Tensor) -> Tensor:
+    """Scale each row of masses, (N, M), to total mass 1/N."""
     total = masses.sum(1, keepdim=True)
     return masses / (torch.where(total > 0, total, 1) * len(masses))
