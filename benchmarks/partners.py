@@ -104,7 +104,7 @@ def measure(first: np.ndarray, second: np.ndarray, seed: int, *, is_half_missing
     proposals, alone = propose_partners(paired, free), propose_alone(paired, free)
     is_wrong = item != content
     measured = {}
-    for name, proposed in (("alone", alone), ("plan", proposals.partners)):
+    for name, proposed in (("alone", alone), ("plan", proposals.partners_or_minus_one)):
         at = np.flatnonzero(proposed.numpy() >= 0)
         right = content[proposed.numpy()[at]] == item[at]
         counts = np.bincount(proposed.numpy()[at]) if len(at) > 0 else np.zeros(1)

@@ -158,7 +158,7 @@ class PartnerRepair(RepairCallback):
         if self.last_state is None:
             return
         free = lowest_scoring_indices(self.last_state.mean_scores, self.last_state.noise_rate)
-        partners = propose_partners(self.extract_paired_features(), free).partners
+        partners = propose_partners(self.extract_paired_features(), free).partners_or_minus_one
         suspects = self.suspects[partners[self.suspects] >= 0]
         self.proposals, decoys = PairIndices(suspects, partners[suspects]), self._dataset.decoy_pairs
         self.loaded.decoy_pairs = PairIndices(*map(torch.cat, zip(decoys, self.proposals, strict=True)))

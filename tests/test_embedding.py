@@ -243,7 +243,7 @@ def test_raw_inputs_are_scaled_flattened_and_shrunk_only_when_large() -> None:
     small = torch.full((2, 1, 8, 8), 255, dtype=torch.uint8)
     assert torch.equal(RawInputEncoder([(1, 8, 8)])(small), torch.ones(2, 64))
     large = RawInputEncoder([(3, 96, 96)])
-    assert large.side == 36
+    assert large.downscaled_side == 36
     assert large(torch.full((2, 3, 96, 96), 0.5)).shape == (2, 3 * 36 * 36)
 
 

@@ -41,7 +41,7 @@ class RawInputEncoder(nn.Module):
 
     Attributes:
         shapes: shape of one item of each view.
-        side: height and width to which images are downscaled; None if no image is large.
+        downscaled_side: height and width to which images are downscaled; None if no image is large.
     """
 
     max_image_or_text_features: ClassVar[int] = 4_096
@@ -50,7 +50,8 @@ class RawInputEncoder(nn.Module):
         super().__init__()
         large = [shape for shape in shapes if len(shape) == 3 and math.prod(shape) > self.max_image_or_text_features]
         self.shapes = tuple(shapes)
-        self.side = min((int((self.max_image_or_text_features / shape[0]) ** 0.5) for shape in large), default=None)
+        sides = (int((self.max_image_or_text_features / shape[0]) ** 0.5) for shape in large)
+        self.downscaled_side = min(sides, default=None)
 
     def encode(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return each view's flattened items or word and n-gram counts, ``(b, F)``."""
@@ -61,8 +62,8 @@ class RawInputEncoder(nn.Module):
                 features.append(vectorize_texts(items, size))
                 continue
             floats = items.float() / 255 if items.dtype == torch.uint8 else items.float()
-            if self.side is not None and items.ndim == 4:
-                floats = F.interpolate(floats, size=(self.side, self.side), mode="area")
+            if self.downscaled_side is not None and items.ndim == 4:
+                floats = F.interpolate(floats, size=(self.downscaled_side, self.downscaled_side), mode="area")
             features.append(floats.flatten(1))
         return tuple(features)
 

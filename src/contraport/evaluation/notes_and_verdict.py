@@ -78,8 +78,8 @@ def build_data_and_model_notes(
             f"{run.config_path} has the entries {', '.join(map(repr, unknown))}, which contraport {__version__} does "
             "not know and ignores. The run was trained by another version."
         )
-    if isinstance(raw_baseline, RawInputEncoder) and raw_baseline.side is not None:
-        notes.append(f"Raw inputs: images downscaled to {raw_baseline.side} × {raw_baseline.side} pixels.")
+    if isinstance(raw_baseline, RawInputEncoder) and (side := raw_baseline.downscaled_side) is not None:
+        notes.append(f"Raw inputs: images downscaled to {side} × {side} pixels.")
     settings = loaded.training_settings
     is_of_own_data = is_training_data(settings, loaded.evaluate_options.data)
     has_unaudited_pairs = settings.audit and settings.mismatch is None and is_of_own_data

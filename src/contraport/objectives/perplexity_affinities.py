@@ -55,12 +55,12 @@ def compute_affinity_plan(x: Tensor, perplexity: float, *, symmetric: bool, dens
 
 
 @torch.no_grad()
-def squared_distances_and_neighbors(x: Tensor, neighbors: int) -> tuple[Tensor, Tensor]:
-    """Return squared distances and indices of nearest neighbors, (n, neighbors) each.
+def squared_distances_and_neighbors(x: Tensor, num_neighbors: int) -> tuple[Tensor, Tensor]:
+    """Return squared distances and indices of nearest neighbors, (n, num_neighbors) each.
 
     Args:
         x: the data, (n, d).
-        neighbors: number of neighbors, below n.
+        num_neighbors: number of neighbors, below n.
 
     >>> squared_distances_and_neighbors(torch.tensor([[0.0], [1.0], [3.0]]), 1)[1].flatten().tolist()
     [1, 0, 1]
@@ -68,11 +68,11 @@ def squared_distances_and_neighbors(x: Tensor, neighbors: int) -> tuple[Tensor, 
     x = x.double()
     x = x - x.mean(0)  # for the rounding errors of the expanded square, which only chooses the neighbors
     squares, chunks = x.square().sum(1), []
-    at_once = max(1, MAX_DISTANCES_IN_MEMORY // max(len(x), neighbors * x.shape[1]))
+    at_once = max(1, MAX_DISTANCES_IN_MEMORY // max(len(x), num_neighbors * x.shape[1]))
     for rows in torch.arange(len(x), device=x.device).split(at_once):
         expanded = torch.addmm(squares, x[rows], x.T, alpha=-2)
         expanded[torch.arange(len(rows), device=x.device), rows] = torch.inf
-        chosen = expanded.topk(neighbors, largest=False).indices
+        chosen = expanded.topk(num_neighbors, largest=False).indices
         # Differences rather than the expanded square, whose rounding errors exceed the distances of near duplicates.
         distances, order = (x[rows, None] - x[chosen]).square().sum(2).sort(1)
         chunks.append((distances, chosen.gather(1, order)))

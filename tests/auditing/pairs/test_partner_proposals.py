@@ -61,15 +61,15 @@ def test_finds_exchanged_partners(statistic: str) -> None:
     paired = PairedFeatures((first, second))
     free = lowest_scoring_indices(score_pairs(paired, None, statistic), WRONG / ITEMS)
     proposals = propose_partners(paired, free, statistic)
-    proposed = proposals.partners >= 0
+    proposed = proposals.partners_or_minus_one >= 0
     assert not proposed[WRONG:][~torch.isin(torch.arange(WRONG, ITEMS), free)].any()
-    assert (proposals.partners == right)[:WRONG].float().mean() > 0.25
-    assert (proposals.partners == right)[proposed].float().mean() > 0.8
+    assert (proposals.partners_or_minus_one == right)[:WRONG].float().mean() > 0.25
+    assert (proposals.partners_or_minus_one == right)[proposed].float().mean() > 0.8
     own = score_pairs(paired, None, statistic)
-    assert (proposals.scores[proposed] > own[proposed]).all()
-    assert torch.equal(proposals.scores[~proposed], own[~proposed])
+    assert (proposals.best_scores[proposed] > own[proposed]).all()
+    assert torch.equal(proposals.best_scores[~proposed], own[~proposed])
     assert ((proposals.confidences > 0) == proposed).all()
-    assert torch.isin(proposals.partners[proposed], free).all()
+    assert torch.isin(proposals.partners_or_minus_one[proposed], free).all()
 
 
 def test_hub_item_is_proposed_once() -> None:
@@ -80,7 +80,7 @@ def test_hub_item_is_proposed_once() -> None:
     result = score_likely_candidates(paired, free, free, "likeness", np.arange(ITEMS), with_own=True)
     best = [result.columns[result.rows == row][result.scores[result.rows == row].argmax()] for row in range(WRONG)]
     proposals = propose_partners(paired, free, "likeness")
-    proposed = proposals.partners[proposals.partners >= 0]
+    proposed = proposals.partners_or_minus_one[proposals.partners_or_minus_one >= 0]
     assert np.bincount(best).max() > 2
     assert len(proposed) > 5
     assert len(proposed.unique()) == len(proposed)
@@ -91,7 +91,7 @@ def test_proposes_almost_nothing_where_nothing_fits() -> None:
     remaining = torch.cat([torch.arange(0, WRONG, 2), torch.arange(WRONG, ITEMS)])  # no right partner is in the data
     assert not torch.isin(right[:WRONG:2], remaining).any()
     proposals = propose_partners(PairedFeatures((first[remaining], second[remaining])), torch.arange(WRONG // 2))
-    assert (proposals.partners >= 0).sum() <= 0.3 * (WRONG // 2)
+    assert (proposals.partners_or_minus_one >= 0).sum() <= 0.3 * (WRONG // 2)
 
 
 def test_equal_contents_are_one_candidate_proposed_in_turn() -> None:
@@ -103,9 +103,9 @@ def test_equal_contents_are_one_candidate_proposed_in_turn() -> None:
     second[wrong], content_ids = second[wrong.roll(1)], kinds.clone()
     content_ids[wrong] = kinds[wrong.roll(1)]
     proposals = propose_partners(PairedFeatures((first, second)), wrong, "likeness", content_ids=content_ids)
-    proposed = proposals.partners >= 0
-    assert (content_ids[proposals.partners[proposed]] == kinds[proposed]).float().mean() > 0.9
-    assert proposals.partners[proposed].unique(return_counts=True)[1].max() == 1
+    proposed = proposals.partners_or_minus_one >= 0
+    assert (content_ids[proposals.partners_or_minus_one[proposed]] == kinds[proposed]).float().mean() > 0.9
+    assert proposals.partners_or_minus_one[proposed].unique(return_counts=True)[1].max() == 1
     without_content_ids = propose_partners(PairedFeatures((first, second)), wrong, "likeness")
     assert without_content_ids.confidences.max() < proposals.confidences.max()  # equal candidates share the mass
 
@@ -113,7 +113,7 @@ def test_equal_contents_are_one_candidate_proposed_in_turn() -> None:
 def test_proposes_nothing_with_too_few_trusted_pairs() -> None:
     first, second, _ = build_swapped_views()
     free = torch.arange(ITEMS - MIN_FITTED_PAIRS + 1)
-    assert (propose_partners(PairedFeatures((first, second)), free, "likeness").partners == -1).all()
+    assert (propose_partners(PairedFeatures((first, second)), free, "likeness").partners_or_minus_one == -1).all()
 
 
 def test_scores_the_pairs_of_both_shortlists() -> None:
@@ -147,10 +147,10 @@ def test_partner_search_memory_is_linear(monkeypatch: pytest.MonkeyPatch) -> Non
     generator = torch.Generator().manual_seed(0)
     paired = PairedFeatures((torch.randn(3_000, 3, generator=generator), torch.randn(3_000, 3, generator=generator)))
     free = torch.arange(2_000)
-    expected = propose_partners(paired, free, "likeness").partners
+    expected = propose_partners(paired, free, "likeness").partners_or_minus_one
     monkeypatch.setattr("contraport.auditing.pairs.paired_features.MAX_VALUES_PER_BLOCK", 2**14)
     with LargestTensor() as seen:
-        result = propose_partners(paired, free, "likeness").partners
+        result = propose_partners(paired, free, "likeness").partners_or_minus_one
     assert seen.entries <= 33 * 17 * 2 * len(free), (
         seen.operation
     )  # the mask of neighbors that are members of the candidate pair
@@ -160,12 +160,12 @@ def test_partner_search_memory_is_linear(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(("own", "proposes"), [(0.2, True), (0.6, False)])
 def test_own_partner_with_more_mass_is_kept(monkeypatch: pytest.MonkeyPatch, own: float, proposes: bool) -> None:
     def solve(result: CandidateScoreMatrix, *_: float) -> tuple[np.ndarray, np.ndarray]:
-        return np.where(result.own_partner_entry_mask, own, 0.3), np.full(len(result.own_columns), 0.1)
+        return np.where(result.own_partner_entry_mask, own, 0.3), np.full(len(result.own_columns_or_minus_one), 0.1)
 
     monkeypatch.setattr("contraport.auditing.pairs.partner_proposals.solve_mass_and_slack", solve)
     first, second, _ = build_swapped_views()
     proposals = propose_partners(PairedFeatures((first, second)), torch.arange(WRONG), "likeness")
-    assert bool((proposals.partners >= 0).any()) == proposes
+    assert bool((proposals.partners_or_minus_one >= 0).any()) == proposes
 
 
 def test_equal_items_are_assigned_to_the_largest_masses() -> None:

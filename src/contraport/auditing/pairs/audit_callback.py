@@ -257,8 +257,8 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
                 lowest_scoring_indices(state.mean_scores, state.noise_rate),
                 content_ids=second_view_content_ids_if_repeated(self._dataset),
             )
-            arrays["partners"] = proposals.partners.numpy()
-            arrays["partner_scores"] = proposals.scores.numpy()
+            arrays["partners"] = proposals.partners_or_minus_one.numpy()
+            arrays["partner_scores"] = proposals.best_scores.numpy()
             arrays["partner_confidences"] = proposals.confidences.numpy()
         return arrays
 

@@ -53,13 +53,13 @@ class PartnerProposals(NamedTuple):
     """Proposed partners of `n` items, with scores and confidences, ``(n,)`` each.
 
     Attributes:
-        partners: item whose second view is proposed, int64; -1 where nothing fits better.
-        scores: score of each pair with its better partner; without one, the score of the pair itself.
+        partners_or_minus_one: item whose second view is proposed, int64; -1 where nothing fits better.
+        best_scores: score of each pair with its better partner; without one, the score of the pair itself.
         confidences: mass of the proposal in the plan, from 0 to 1; 0 without a proposal.
     """
 
-    partners: Tensor
-    scores: Tensor
+    partners_or_minus_one: Tensor
+    best_scores: Tensor
     confidences: Tensor
 
 
@@ -73,19 +73,19 @@ class CandidateScoreMatrix(NamedTuple):
         columns: column of each entry, int64 ``(e,)``.
         scores: score of each entry, ``(e,)``.
         capacities: number of items that have the second view of each column, ``(c,)``.
-        own_columns: column of the own partner of each row, int64 ``(r,)``; -1 if it is no candidate.
+        own_columns_or_minus_one: column of the own partner of each row, int64 ``(r,)``; -1 if it is no candidate.
     """
 
     rows: IntArray
     columns: IntArray
     scores: FloatArray
     capacities: FloatArray
-    own_columns: IntArray
+    own_columns_or_minus_one: IntArray
 
     @property
     def own_partner_entry_mask(self) -> NDArray[np.bool_]:
         """Mask of entries that pair an item with its own partner, ``(e,)``."""
-        own_partner_entry_mask: NDArray[np.bool_] = self.columns == self.own_columns[self.rows]
+        own_partner_entry_mask: NDArray[np.bool_] = self.columns == self.own_columns_or_minus_one[self.rows]
         return own_partner_entry_mask
 
 
@@ -129,7 +129,7 @@ def propose_partners(
     >>> second = u.clone()
     >>> second[:40] = u[:40].roll(1, 0)
     >>> proposals = propose_partners(PairedFeatures((u, second)), torch.arange(40), "likeness")
-    >>> bool((proposals.partners[:40] == torch.arange(40).roll(-1)).float().mean() > 0.5)
+    >>> bool((proposals.partners_or_minus_one[:40] == torch.arange(40).roll(-1)).float().mean() > 0.5)
     True
     """
     items = paired.observed_pair_indices.first
@@ -173,20 +173,20 @@ def score_likely_candidates(
     columns, first, capacities = np.unique(contents[others.cpu().numpy()], return_index=True, return_counts=True)
     candidates = others[torch.from_numpy(first).to(others.device)]
     own_contents = contents[items.cpu().numpy()]
-    own_columns = np.searchsorted(columns, own_contents).clip(max=len(columns) - 1)
-    own_columns = np.where(columns[own_columns] == own_contents, own_columns, -1)
+    own_places = np.searchsorted(columns, own_contents).clip(max=len(columns) - 1)
+    own_columns_or_minus_one = np.where(columns[own_places] == own_contents, own_places, -1)
     of_items = _shortlist_partner_positions(paired, 0, items, candidates).cpu().numpy()
     of_candidates = _shortlist_partner_positions(paired, 1, candidates, items).cpu().numpy()
     codes = [np.arange(len(items))[:, None] * len(candidates) + of_items]
     codes.append(of_candidates * len(candidates) + np.arange(len(candidates))[:, None])
     if with_own:
-        codes.append(np.arange(len(items)) * len(candidates) + own_columns)
+        codes.append(np.arange(len(items)) * len(candidates) + own_columns_or_minus_one)
     rows, places = np.divmod(np.unique(np.concatenate([code.ravel() for code in codes])), len(candidates))
     pairs = PairIndices(
         items[torch.from_numpy(rows).to(items.device)], candidates[torch.from_numpy(places).to(items.device)]
     )
     scores = score_pairs(paired, pairs, statistic).double().cpu().numpy()
-    return CandidateScoreMatrix(rows, places, scores, capacities.astype(float), own_columns)
+    return CandidateScoreMatrix(rows, places, scores, capacities.astype(float), own_columns_or_minus_one)
 
 
 def _shortlist_partner_positions(paired: PairedFeatures, view: int, items: Tensor, others: Tensor) -> Tensor:
@@ -216,7 +216,7 @@ def fit_plan_slope_and_offset(samples: Sequence[CandidateScoreMatrix]) -> tuple[
     stacked = _stack_block_diagonally(samples)
     is_right = stacked.own_partner_entry_mask
     rows_with = stacked.rows[is_right]
-    rows_without = np.setdiff1d(np.arange(len(stacked.own_columns)), rows_with)
+    rows_without = np.setdiff1d(np.arange(len(stacked.own_columns_or_minus_one)), rows_with)
     mean, spread = float(stacked.scores.mean()), float(stacked.scores.std()) or 1.0
     standard = stacked._replace(scores=(stacked.scores - mean) / spread)
     low, high = float(standard.scores.min()), float(standard.scores.max())
@@ -237,7 +237,7 @@ def fit_plan_slope_and_offset(samples: Sequence[CandidateScoreMatrix]) -> tuple[
 
 def _stack_block_diagonally(samples: Sequence[CandidateScoreMatrix]) -> CandidateScoreMatrix:
     """Combine score matrices into one block-diagonal matrix."""
-    rows = np.cumsum([0, *(len(one.own_columns) for one in samples)])
+    rows = np.cumsum([0, *(len(one.own_columns_or_minus_one) for one in samples)])
     columns = np.cumsum([0, *(len(one.capacities) for one in samples)])
     return CandidateScoreMatrix(
         np.concatenate([one.rows + begin for one, begin in zip(samples, rows[:-1], strict=True)]),
@@ -245,7 +245,7 @@ def _stack_block_diagonally(samples: Sequence[CandidateScoreMatrix]) -> Candidat
         np.concatenate([one.scores for one in samples]),
         np.concatenate([one.capacities for one in samples]),
         np.concatenate([
-            np.where(one.own_columns < 0, -1, one.own_columns + begin)
+            np.where(one.own_columns_or_minus_one < 0, -1, one.own_columns_or_minus_one + begin)
             for one, begin in zip(samples, columns[:-1], strict=True)
         ]),
     )  # fmt: skip
@@ -267,7 +267,7 @@ def solve_mass_and_slack(
     from scipy.sparse import csr_array
 
     values = np.exp(slope * (candidates.scores - offset))
-    shape = (len(candidates.own_columns), len(candidates.capacities))
+    shape = (len(candidates.own_columns_or_minus_one), len(candidates.capacities))
     kernel = csr_array((values, (candidates.rows, candidates.columns)), shape=shape)
     transposed, columns = kernel.T.tocsr(), candidates.capacities
     for _ in range(iterations):
