@@ -74,16 +74,16 @@ class ComputedRows:
         return ComputedRows(lambda positions: self._compute_rows(rows[positions]), shape, self.device)
 
 
-Rows = Tensor | ComputedRows
+TensorOrComputedRows = Tensor | ComputedRows
 """Matrix ``(n, d)``, in memory or computed where rows are read."""
 
 
-def select_rows(values: Rows, rows: Tensor) -> Rows:
+def select_rows(values: TensorOrComputedRows, rows: Tensor) -> TensorOrComputedRows:
     """Return some rows of a matrix, lazily for `ComputedRows`."""
     return values.select(rows) if isinstance(values, ComputedRows) else values[rows]
 
 
-def scale_rows_lazily_if_large(values: Tensor, scale: Callable[[Tensor], Tensor]) -> Rows:
+def scale_rows_lazily_if_large(values: Tensor, scale: Callable[[Tensor], Tensor]) -> TensorOrComputedRows:
     """Scale the rows of a matrix, lazily if the matrix is large.
 
     >>> scale_rows_lazily_if_large(torch.tensor([[3.0, 4.0]]), F.normalize)
@@ -96,7 +96,9 @@ def scale_rows_lazily_if_large(values: Tensor, scale: Callable[[Tensor], Tensor]
     return ComputedRows(lambda rows: scale(values.index_select(0, rows)), (len(values), values.shape[1]), values.device)
 
 
-def top_products_and_indices(queries: Rows, keys: Rows, count: int) -> tuple[Tensor, Tensor]:
+def top_products_and_indices(
+    queries: TensorOrComputedRows, keys: TensorOrComputedRows, count: int
+) -> tuple[Tensor, Tensor]:
     """Return the largest inner products of each query, and the keys' indices.
 
     The keys are ``(n, d)``. The search is exact, tile by tile. Both results are ``(q, count)``, the largest first.
@@ -185,13 +187,13 @@ class CellSearch:
     [0, 2]
     """
 
-    def __init__(self, unit_vectors: Rows, row_indices: Tensor, generator: torch.Generator) -> None:
+    def __init__(self, unit_vectors: TensorOrComputedRows, row_indices: Tensor, generator: torch.Generator) -> None:
         self._values = unit_vectors
         self._cells = _split_into_cells(unit_vectors, row_indices, generator)
         self._centers = F.normalize(torch.stack([unit_vectors[cell].mean(dim=0) for cell in self._cells]), dim=1)
         self._sizes = torch.tensor([len(cell) for cell in self._cells], device=unit_vectors.device)
 
-    def nearest_row_indices(self, queries: Rows, count: int) -> Tensor:
+    def nearest_row_indices(self, queries: TensorOrComputedRows, count: int) -> Tensor:
         """Return the indices of each query's `count` nearest rows, the nearest first.
 
         Args:
@@ -212,7 +214,9 @@ class CellSearch:
                     nearest[part] = compared[(queries[part] @ others.T).topk(count, dim=1).indices]
         return nearest
 
-    def top_products_and_indices(self, queries: Rows, count: int, min_compared: int) -> tuple[Tensor, Tensor]:
+    def top_products_and_indices(
+        self, queries: TensorOrComputedRows, count: int, min_compared: int
+    ) -> tuple[Tensor, Tensor]:
         """Return the largest inner products and row indices from each query's nearest cells.
 
         Both are ``(q, count)``. Each query has its own nearest cells, which finds more of its neighbors among the same
@@ -291,7 +295,7 @@ class ApproximateSearch(NamedTuple):
     recall: float
     num_measured: int
 
-    def top_products_and_indices(self, queries: Rows, count: int) -> tuple[Tensor, Tensor]:
+    def top_products_and_indices(self, queries: TensorOrComputedRows, count: int) -> tuple[Tensor, Tensor]:
         """Return the largest inner products of each query, and the keys' indices.
 
         Both are ``(q, count)``. The search is approximate: it can miss some of the largest.
@@ -300,7 +304,13 @@ class ApproximateSearch(NamedTuple):
 
 
 def find_approximate_search(
-    queries: Rows, keys: Rows, count: int, generator: torch.Generator, *, min_recall: float, sample_size: int
+    queries: TensorOrComputedRows,
+    keys: TensorOrComputedRows,
+    count: int,
+    generator: torch.Generator,
+    *,
+    min_recall: float,
+    sample_size: int,
 ) -> ApproximateSearch | None:
     """Return an approximate search with a recall of `min_recall`, or None.
 
@@ -333,7 +343,7 @@ def find_approximate_search(
     return ApproximateSearch(search, compared, float(reached.float().mean()), len(reached))
 
 
-def _split_into_cells(values: Rows, row_indices: Tensor, generator: torch.Generator) -> list[Tensor]:
+def _split_into_cells(values: TensorOrComputedRows, row_indices: Tensor, generator: torch.Generator) -> list[Tensor]:
     """Split rows into cells of at most `MAX_CELL_ROWS` by recursive k-means."""
     cells, parts = [], [row_indices]
     while parts:
@@ -352,7 +362,9 @@ def _split_into_cells(values: Rows, row_indices: Tensor, generator: torch.Genera
     return cells
 
 
-def _kmeans_labels(values: Rows, row_indices: Tensor, num_clusters: int, generator: torch.Generator) -> Tensor:
+def _kmeans_labels(
+    values: TensorOrComputedRows, row_indices: Tensor, num_clusters: int, generator: torch.Generator
+) -> Tensor:
     """Return the cluster of each row by spherical k-means, int64 ``(m,)``."""
     drawn = torch.randperm(len(row_indices), generator=generator)[: 32 * num_clusters].to(row_indices.device)
     sample = values[row_indices[drawn]]

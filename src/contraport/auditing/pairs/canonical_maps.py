@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contraport._utils.vector_search import Rows
+from contraport._utils.vector_search import TensorOrComputedRows
 from contraport.seeding import torch_generator
 
 NUM_FOLDS = 5
@@ -45,7 +45,7 @@ class CanonicalMaps(NamedTuple):
     correlations: tuple[Tensor, ...]
 
 
-def fit_canonical_maps(features: tuple[Rows, Rows], pool: Tensor) -> CanonicalMaps:
+def fit_canonical_maps(features: tuple[TensorOrComputedRows, TensorOrComputedRows], pool: Tensor) -> CanonicalMaps:
     """Fit the canonical maps of each fold to pairs of the other folds.
 
     Only pairs in `pool`, ``(m,)``, are used. With both features whitened, the cross-covariance has the canonical
@@ -100,7 +100,7 @@ def fit_canonical_maps(features: tuple[Rows, Rows], pool: Tensor) -> CanonicalMa
     return CanonicalMaps(centers, folds, maps, correlations)
 
 
-def find_width_reduction_note(features: tuple[Rows, Rows]) -> str | None:
+def find_width_reduction_note(features: tuple[TensorOrComputedRows, TensorOrComputedRows]) -> str | None:
     """Return a note if features are projected to fewer dimensions, else None."""
     widths = [values.shape[1] for values in features]
     if max(widths) <= MAX_FITTED_WIDTH:
@@ -110,7 +110,7 @@ def find_width_reduction_note(features: tuple[Rows, Rows]) -> str | None:
     return f"features of {sizes} numbers: canonical correlations use their {used}"
 
 
-def find_principal_directions_if_wide(values: Rows, pool: Tensor, center: Tensor) -> Tensor | None:
+def find_principal_directions_if_wide(values: TensorOrComputedRows, pool: Tensor, center: Tensor) -> Tensor | None:
     """Return principal directions of rows wider than `MAX_FITTED_WIDTH`, else None.
 
     They are orthonormal, ``(F, MAX_FITTED_WIDTH)``, and fitted to the rows in `pool`. The directions are

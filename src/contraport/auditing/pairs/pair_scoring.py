@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport._utils.formatting import join_names
-from contraport._utils.vector_search import Rows, mean_top_products
+from contraport._utils.vector_search import TensorOrComputedRows, mean_top_products
 from contraport.auditing.pairs.paired_features import (
     CORRELATION_POWERS_BY_DIRECTION,
     SIMILARITY_TIE_TOLERANCE,
@@ -157,7 +157,7 @@ def _score_likeness(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     ) / 2
 
 
-def _compute_mean_similarity(values: Rows, items: Tensor, neighbors: Tensor) -> Tensor:
+def _compute_mean_similarity(values: TensorOrComputedRows, items: Tensor, neighbors: Tensor) -> Tensor:
     """Return the mean similarity of each item to its `neighbors`, ``(p,)``."""
     width = values.shape[1]
     blocks = zip(split_into_row_blocks(items, width), split_into_row_blocks(neighbors, width), strict=True)

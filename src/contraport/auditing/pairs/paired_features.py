@@ -17,7 +17,7 @@ from contraport._utils.vector_search import (
     MAX_NORMALIZED_COPY_VALUES,
     CellSearch,
     ComputedRows,
-    Rows,
+    TensorOrComputedRows,
     inner_products_of_rows,
     mean_top_products,
     select_rows,
@@ -88,8 +88,8 @@ class PairedFeatures:
     torch.Size([60, 17])
     """
 
-    features: tuple[Rows, Rows]
-    embeddings: tuple[Rows, Rows] | None = None
+    features: tuple[TensorOrComputedRows, TensorOrComputedRows]
+    embeddings: tuple[TensorOrComputedRows, TensorOrComputedRows] | None = None
     neighbor_pool: Tensor | None = None
     num_neighbors: int = NUM_NEIGHBORS
     are_normalized: bool = False
@@ -214,7 +214,9 @@ class PairedFeatures:
         return indices_by_view[0], indices_by_view[1]
 
     @staticmethod
-    def nearest_item_indices(queries: Rows, values: Rows, items: Tensor, count: int) -> Tensor:
+    def nearest_item_indices(
+        queries: TensorOrComputedRows, values: TensorOrComputedRows, items: Tensor, count: int
+    ) -> Tensor:
         """Return indices of the `items` nearest to each query, int64 ``(q, count)``.
 
         The nearest comes first. The search is exact for up to 20,000 queries and items, or as many products. A larger
@@ -334,7 +336,7 @@ def split_into_row_blocks(values: Tensor, width: int) -> tuple[Tensor, ...]:
     return blocks
 
 
-def average_neighbor_rows(values: Rows, neighbors: Tensor) -> Tensor:
+def average_neighbor_rows(values: TensorOrComputedRows, neighbors: Tensor) -> Tensor:
     """Return the mean row of each item's `neighbors` ``(p, k)``, ``(p, F)``."""
     if isinstance(values, ComputedRows):
         blocks = split_into_row_blocks(neighbors, neighbors.shape[1] * values.shape[1])
@@ -363,7 +365,7 @@ def load_vector_pairs(dataset: Dataset) -> PairedFeatures:
     Views of equal width are treated as one embedding space. Of many vectors no copy is made: rows are read from the
     data, and normalized, where they are needed.
     """
-    features: list[Rows] = []
+    features: list[TensorOrComputedRows] = []
     widths = [shape[0] for shape in dataset.shapes]
     is_copied = len(dataset) * sum(widths) <= MAX_NORMALIZED_COPY_VALUES
     for view, width in enumerate(widths):
