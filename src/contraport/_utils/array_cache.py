@@ -102,7 +102,7 @@ def find_cached_arrays(
 
 
 def total_array_bytes(key: Mapping[str, Any]) -> int:
-    """Return the size in bytes of all arrays that a key describes."""
+    """Return the total bytes of all arrays that a cache key describes."""
     return sum(np.dtype(key["dtype"]).itemsize * int(np.prod(shape)) for shape in key["shapes"])
 
 

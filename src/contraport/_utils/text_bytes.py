@@ -38,7 +38,7 @@ def item_shape(items: Tensor) -> tuple[int, ...]:
 
 
 def string_list_or_none(argument: str, values: Any) -> list[str] | None:
-    """Return strings as a list, or None if the values are no strings.
+    """Return the values as a list if they are strings, else None.
 
     Missing values, None, NaN or those of pandas, become empty texts.
 

@@ -78,7 +78,7 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
 
 
 def _list_cacheable_image_stores(store: Store) -> list[DecodingStore]:
-    """List the stores of encoded images within a store that can be cached."""
+    """List the cacheable stores of encoded images within a store."""
     if isinstance(store, MultiViewStore):
         return [image_store for part in store.stores for image_store in _list_cacheable_image_stores(part)]
     if isinstance(store, StoreWrapper) and not isinstance(store, SubsetStore):

@@ -156,7 +156,7 @@ class LogKernel(ABC):
         """Return log K as an (N, M) tensor, differentiable by plain autograd."""
 
     def row_inner_products(self, weight: LinearOperator) -> Tensor:
-        """Return each row's inner product of weights and log K, (N,), differentiable."""
+        """Return each row's sum of weights times log K, (N,), differentiable."""
 
         def inner(rows: slice) -> Tensor:
             return (weight.take_rows(rows).dense() * self.take_rows(rows).dense()).sum(1)

@@ -98,7 +98,7 @@ class SignedLabelEquality:
 
 @dataclass(frozen=True, eq=False)
 class PairSet:
-    """Set of pairs, stored as a sum of +1 or -1 times [row label = column label].
+    """Set of pairs with equal labels, stored as signed label comparisons.
 
     The first matrix has sign 1.
     """

@@ -82,7 +82,7 @@ def load_run(folder: Any) -> RunFolder:
 
 
 def sources_by_name(source: object) -> dict[str, Any]:
-    """Return the arrays or runs to draw by name.
+    """Return a dict from name to array or run to draw.
 
     Mappings stay, runs are named by their folders, and any other value has the name "".
 

@@ -254,6 +254,6 @@ def _score_combined(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 
 
 def _get_embeddings(paired: PairedFeatures) -> tuple[Tensor, Tensor]:
-    """Return the embeddings of both views in memory."""
+    """Load the embeddings of both views into memory."""
     assert paired.embeddings is not None
     return paired.embeddings[0][:], paired.embeddings[1][:]

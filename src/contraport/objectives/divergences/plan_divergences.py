@@ -206,7 +206,7 @@ class PlanDistance(Divergence):
 
     @abstractmethod
     def elementwise_distance(self, target: Tensor, log_plan: Tensor) -> Tensor:
-        """Return the distance at each of the given pairs, where t > 0."""
+        """Return the distance at each given pair, whose target mass t is positive."""
 
     def __call__(self, result: BlockResult) -> Tensor:
         target, plan = result.target, result.plan
