@@ -125,8 +125,8 @@ def test_plan_owns_its_vectors(constraint):
     def vectors():
         plans = constraint(block.build_geometry(kernel), PlanRequest(bidirectional=True))
         parts = [
-            [plan.f, plan.g, plan.cached_log_row_mass, plan.cached_log_column_mass, plan.log_target_row_marginal,
-             plan.log_target_column_marginal, plan.log_row_mass(), plan.log_column_mass()]
+            [plan.f, plan.g, plan.cached_log_row_mass, plan.cached_log_column_mass, plan.log_prescribed_row_marginal,
+             plan.log_prescribed_column_marginal, plan.log_row_mass(), plan.log_column_mass()]
             for plan in plans
         ]  # fmt: skip
         return [part for each in parts for part in each if part is not None]

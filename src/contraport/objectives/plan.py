@@ -48,7 +48,7 @@ class Plan:
         column_potential: Log potential of each column, (M,); None is zero.
         cached_log_row_mass: Log mass of each row, (N,), if the solver computed it; else None.
         cached_log_column_mass: Log mass of each column, (M,), if the solver computed it; else None.
-        exact_axis: Axis whose masses are its target marginals by construction; None if there is none.
+        exact_axis: Axis whose masses are its prescribed marginals by construction; None if there is none.
         has_unit_mass: Whether the total mass is 1 by construction.
         log_marginals: Target marginals log a, (N,), and log b, (M,); None is uniform.
         iterations: Number of Sinkhorn iterations, each a half-step on rows and one on columns; None without any.
@@ -117,17 +117,17 @@ class Plan:
         return self.geometry.gather_entries(rows, columns) + self.f[rows] + self.g[columns]
 
     @property
-    def log_target_row_marginal(self) -> Tensor:
-        """Log of the target row marginal, log a, (N,)."""
-        return self._log_target_marginal(0)
+    def log_prescribed_row_marginal(self) -> Tensor:
+        """Log of the prescribed row marginal, log a, (N,), uniform by default."""
+        return self._log_prescribed_marginal(0)
 
     @property
-    def log_target_column_marginal(self) -> Tensor:
-        """Log of the target column marginal, log b, (M,)."""
-        return self._log_target_marginal(1)
+    def log_prescribed_column_marginal(self) -> Tensor:
+        """Log of the prescribed column marginal, log b, (M,), uniform by default."""
+        return self._log_prescribed_marginal(1)
 
-    def _log_target_marginal(self, side: int) -> Tensor:
-        """Return the log target marginal of rows (side 0) or columns (side 1)."""
+    def _log_prescribed_marginal(self, side: int) -> Tensor:
+        """Return the log prescribed marginal of rows (side 0) or columns (side 1)."""
         if self.log_marginals is not None:
             return self.log_marginals[side]
         zeros = self._zero_potential(side)
@@ -136,7 +136,7 @@ class Plan:
     def log_row_mass(self) -> Tensor:
         """Return the log mass of each row, log sum_j P_ij, (N,)."""
         if self.exact_axis == "rows":
-            return self.log_target_row_marginal
+            return self.log_prescribed_row_marginal
         if self.cached_log_row_mass is not None:
             return self.cached_log_row_mass
         return self.f + row_log_sums(self.geometry, self.g)
@@ -144,7 +144,7 @@ class Plan:
     def log_column_mass(self) -> Tensor:
         """Return the log mass of each column, log sum_i P_ij, (M,)."""
         if self.exact_axis == "columns":
-            return self.log_target_column_marginal
+            return self.log_prescribed_column_marginal
         if self.cached_log_column_mass is not None:
             return self.cached_log_column_mass
         return self.g + column_log_sums(self.geometry, self.f)
@@ -157,9 +157,9 @@ class Plan:
 
     @torch.no_grad()
     def marginal_error(self) -> float:
-        """Return the L1 distance of row and column masses from the target marginals."""
+        """Return the L1 distance of row and column masses from the prescribed marginals."""
         masses = self.log_row_mass(), self.log_column_mass()
-        targets = self.log_target_row_marginal, self.log_target_column_marginal
+        targets = self.log_prescribed_row_marginal, self.log_prescribed_column_marginal
         return sum(float((mass.exp() - target.exp()).abs().sum()) for mass, target in zip(masses, targets, strict=True))
 
     def mass(self) -> Tensor:
@@ -302,19 +302,19 @@ class Plan:
 
     @torch.no_grad()
     def round_to_marginals(self) -> RoundedPlan:
-        """Round the plan to one that meets both target marginals.
+        """Round the plan to one that meets both prescribed marginals.
 
         It takes O(N + M) memory, and the result has no gradient. Rows and then columns with too much mass are scaled
         down, and the missing mass is added as a product of two vectors. The L1 distance from the plan is at most twice
         its `marginal_error`, so that the transport cost grows by at most that times the largest cost.
 
         Raises:
-            UsageError: the target marginals have different totals.
+            UsageError: the prescribed marginals have different totals.
 
         Source: Altschuler, Weed and Rigollet (2017), Near-linear time approximation algorithms for optimal transport
         via Sinkhorn iteration, algorithm 2 and lemma 7.
         """
-        a, b = self.log_target_row_marginal, self.log_target_column_marginal
+        a, b = self.log_prescribed_row_marginal, self.log_prescribed_column_marginal
         totals = float(a.exp().sum()), float(b.exp().sum())
         close = abs(totals[0] - totals[1]) <= 1e-4 * totals[0]
         check(close, f"plan: marginals must have equal totals, got {totals[0]:.6g} and {totals[1]:.6g}.", "total")
@@ -390,7 +390,7 @@ class RoundedPlan:
     P_ij = scaled_ij + missing_row_mass_i * column_shares_j.
 
     Attributes:
-        scaled: Plan of which no row or column has more than its target mass.
+        scaled: Plan of which no row or column has more than its prescribed mass.
         missing_row_mass: Missing mass of each row, (N,).
         column_shares: Share of each column in the missing mass, (M,).
         scaled_negative_cost_kernel: Log-kernel from which the costs follow; see `Plan.scaled_negative_cost_kernel`.

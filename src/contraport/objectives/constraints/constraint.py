@@ -18,7 +18,7 @@ from contraport.objectives.layouts import Component, PairPattern
 from contraport.objectives.plan import DensePlan, Plan
 
 LogMarginals: TypeAlias = tuple[Tensor, Tensor]
-"""Logarithms of the target marginals, log a of the rows, (N,), and log b of the columns, (M,); a and b sum to 1."""
+"""Log prescribed marginals, log a of the rows, (N,), and log b of the columns, (M,); a and b sum to 1."""
 
 
 class PlanRequest(NamedTuple):

@@ -116,7 +116,7 @@ class SinkhornConstraint(Constraint, ABC):
         return len(set(self.half_step_axes())) == 2
 
     def marginal_penalty(self, plan: Plan) -> Tensor:
-        """Return the penalty on deviations from the target marginals, a scalar tensor."""
+        """Return the penalty on deviations from the prescribed marginals, a scalar tensor."""
         return torch.zeros((), dtype=plan.f.dtype, device=plan.f.device)
 
     def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_PLAN_REQUEST) -> list[Plan]:
@@ -391,14 +391,14 @@ class Unbalanced(AlternatingConstraint):
 
     def marginal_penalty(self, plan: Plan) -> Tensor:
         log_masses = {"rows": plan.log_row_mass(), "columns": plan.log_column_mass()}
-        targets = {"rows": plan.log_target_row_marginal, "columns": plan.log_target_column_marginal}
+        prescribed = {"rows": plan.log_prescribed_row_marginal, "columns": plan.log_prescribed_column_marginal}
         divergence = (
             generalized_kl_sum if self.marginal_divergence == "kl" else lambda m, a: (m.exp() - a.exp()).abs().sum()
         )
         total = super().marginal_penalty(plan)
         for axis, price in self._relaxation_by_axis().items():
             if math.isfinite(price):
-                total = total + price * divergence(log_masses[axis], targets[axis])
+                total = total + price * divergence(log_masses[axis], prescribed[axis])
         return total
 
     def marginal_relaxation(self, axis: Axis, temperature: float | Tensor) -> MarginalRelaxation:

@@ -397,13 +397,13 @@ class ContrastiveEnergy(Divergence):
         attraction = TargetCost()(result)
         pull = attraction
         if self.attracts_by_row_mass:
-            share = torch.exp(plan.log_row_mass() - plan.log_target_row_marginal)
+            share = torch.exp(plan.log_row_mass() - plan.log_prescribed_row_marginal)
             pull = (share.detach() if self.detach_plan else share) * attraction
         energy = pull - plan.row_cost(detach_plan=self.detach_plan)
         if self.phi_of_sum is not None:
             distance = attraction / replace_zeros_by_one(result.target.row_mass())
             temperature = plan.scaled_negative_cost_kernel.temperature
-            xi = torch.exp(distance / temperature + plan.log_target_row_marginal - plan.f)
+            xi = torch.exp(distance / temperature + plan.log_prescribed_row_marginal - plan.f)
             # A vector-Jacobian product, so that phi may be any function and the gradient of its slope exists.
             slope: Tensor = torch.func.vjp(self.phi_of_sum, xi)[1](torch.ones_like(xi))[0]
             mass = xi * slope / temperature

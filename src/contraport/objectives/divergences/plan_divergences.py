@@ -149,9 +149,9 @@ class Rince(Divergence):
 
     def __call__(self, result: BlockResult) -> Tensor:
         target, plan = result.target, result.plan
-        shares = Plan(plan.geometry, plan.f - plan.log_target_row_marginal, plan.column_potential)  # P_ij / a_i
+        shares = Plan(plan.geometry, plan.f - plan.log_prescribed_row_marginal, plan.column_potential)  # P_ij / a_i
         attraction = target.target_weighted_row_sums(shares, lambda log_share: torch.exp(self.q * log_share))
-        repulsion = torch.exp(self.q * (math.log(self.lam) + plan.log_row_mass() - plan.log_target_row_marginal))
+        repulsion = torch.exp(self.q * (math.log(self.lam) + plan.log_row_mass() - plan.log_prescribed_row_marginal))
         return (target.row_mass() * repulsion - attraction) / self.q
 
 
@@ -315,7 +315,7 @@ class PlanUniformity(Divergence):
 
 @dataclass(frozen=True, repr=False)
 class MarginalPenalty(Divergence):
-    """Penalty on deviations of the plan's masses from the target marginals.
+    """Penalty on deviations of the plan's masses from the prescribed marginals.
 
     Args:
         divergence: ``"kl"``; ``"squared-l2"``, N/2 times the squared distance; ``"total-variation"``; or
@@ -343,13 +343,15 @@ class MarginalPenalty(Divergence):
     def __call__(self, result: BlockResult) -> Tensor:
         plan, values = result.plan, []
         if self.sides != "columns":
-            values.append(self._divergence_from_marginal(plan.log_target_row_marginal.exp(), plan.log_row_mass()))
+            values.append(self._divergence_from_marginal(plan.log_prescribed_row_marginal.exp(), plan.log_row_mass()))
         if self.sides != "rows":
-            values.append(self._divergence_from_marginal(plan.log_target_column_marginal.exp(), plan.log_column_mass()))
+            values.append(
+                self._divergence_from_marginal(plan.log_prescribed_column_marginal.exp(), plan.log_column_mass())
+            )
         return torch.stack(values).sum()
 
     def _divergence_from_marginal(self, marginal: Tensor, log_mass: Tensor) -> Tensor:
-        """Return the divergence of row or column masses from the target marginal."""
+        """Return the divergence of row or column masses from the prescribed marginal."""
         if self.divergence == "kl":
             return generalized_kl_sum(log_mass, marginal.log())
         if self.divergence == "squared-l2":
