@@ -394,7 +394,7 @@ def mutual_information_result(context: EvalContext) -> MetricResult:
     assert context.info_nce_temperature is not None
     positions = context.retrieval_sample_positions
     values = retrieval.log_match_probability_per_item(
-        *context.two_view_projections, context.info_nce_temperature, positions=positions
+        *context.random_view_projections, context.info_nce_temperature, positions=positions
     )
     return intervals.MetricResult(math.log(len(context.test)) + values, positions=positions)
 
@@ -412,7 +412,7 @@ def alignment_per_item(context: EvalContext) -> ItemValues:
     """Squared distance between two random views of an item.
     It is taken on the unit sphere and averaged over items.
     """
-    return embedding_geometry.squared_view_distances(*context.two_view_features)
+    return embedding_geometry.squared_view_distances(*context.random_view_features)
 
 
 @register_geometry_metric("Uniformity", better="lower", unit="logarithm")

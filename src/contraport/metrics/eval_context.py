@@ -197,13 +197,13 @@ class EvalContext:
         return self._extract_features(self.test, None if self._untruncated is None else self._untruncated.test_features)
 
     @cached_property
-    def two_view_features(self) -> tuple[Tensor, Tensor]:
+    def random_view_features(self) -> tuple[Tensor, Tensor]:
         """Features of two random views of each test item, each `(m, F)`."""
         first, second = self._embed_views(self.test)
         return first, second
 
     @cached_property
-    def two_view_projections(self) -> tuple[Tensor, Tensor]:
+    def random_view_projections(self) -> tuple[Tensor, Tensor]:
         """Projections of two random views of each test item, each `(m, d)`."""
         first, second = self._embed_views(self.test, project=True)
         return first, second
@@ -235,7 +235,7 @@ class EvalContext:
         projections, since only those are trained to be comparable.
         """
         if not self.retrieval_direction_names and self.has_shared_encoder:
-            return self.two_view_features
+            return self.random_view_features
         kind: Literal["two random", "unaugmented"] = "unaugmented" if self.retrieval_direction_names else "two random"
         return self._embed_views(self.test, project=not self.has_shared_encoder, view_kind=kind)
 

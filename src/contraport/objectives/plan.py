@@ -183,7 +183,7 @@ class Plan:
         return torch.exp(2 * self.f + row_log_sums(squared, 2 * self.g))
 
     @property
-    def scaled_negative_cost_kernel(self) -> LogKernel:
+    def log_kernel_without_link(self) -> LogKernel:
         """Log-kernel without its link, the negative cost divided by its `cost_unit`."""
         return self.kernel_geometry.log_kernel.with_link(None)
 
@@ -195,7 +195,7 @@ class Plan:
         Args:
             detach_plan: hold P fixed, so that the gradient is that of the cost alone.
         """
-        kernel = self.scaled_negative_cost_kernel
+        kernel = self.log_kernel_without_link
         if self.cost_geometry is not None:
 
             def dense_rows(rows: slice) -> Tensor:
@@ -326,7 +326,7 @@ class Plan:
         missing_columns = (b.exp() - scaled.log_column_mass().exp()).clamp_min(0)
         total = missing_columns.sum()
         shares = missing_columns / torch.where(total > 0, total, 1)
-        return RoundedPlan(scaled, missing_rows, shares, self.scaled_negative_cost_kernel)
+        return RoundedPlan(scaled, missing_rows, shares, self.log_kernel_without_link)
 
     def log_dense(self) -> Tensor:
         """Return log P as an (N, M) tensor."""
@@ -376,7 +376,7 @@ class DensePlan(Plan):
         return self.from_masses(self.masses.T, self.kernel_geometry.T, marginals, self.dual_potentials[::-1])
 
     def row_cost(self, *, detach_plan: bool) -> Tensor:
-        plan, kernel = self.masses.detach() if detach_plan else self.masses, self.scaled_negative_cost_kernel
+        plan, kernel = self.masses.detach() if detach_plan else self.masses, self.log_kernel_without_link
         with autocast_disabled(plan):
             costs: Tensor = -kernel.cost_unit * kernel.dense()
             return (plan.to(costs) * costs.masked_fill(plan == 0, 0)).sum(1)
@@ -393,13 +393,13 @@ class RoundedPlan:
         scaled: Plan of which no row or column has more than its prescribed mass.
         missing_row_mass: Missing mass of each row, (N,).
         column_shares: Share of each column in the missing mass, (M,).
-        scaled_negative_cost_kernel: Log-kernel from which the costs follow; see `Plan.scaled_negative_cost_kernel`.
+        log_kernel_without_link: Log-kernel from which the costs follow; see `Plan.log_kernel_without_link`.
     """
 
     scaled: Plan
     missing_row_mass: Tensor
     column_shares: Tensor
-    scaled_negative_cost_kernel: LogKernel
+    log_kernel_without_link: LogKernel
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -420,7 +420,7 @@ class RoundedPlan:
             lambda rows: (
                 self.scaled.take_rows(rows).dense() + torch.outer(self.missing_row_mass[rows], self.column_shares)
             ),
-            self.scaled_negative_cost_kernel,
+            self.log_kernel_without_link,
         )
 
     @torch.no_grad()

@@ -53,7 +53,7 @@ class Transport:
     @property
     def _temperature(self) -> float | Tensor:
         """Temperature with which the plan was computed."""
-        return self.plan.scaled_negative_cost_kernel.temperature
+        return self.plan.log_kernel_without_link.temperature
 
     @cached_property
     def value(self) -> Tensor:

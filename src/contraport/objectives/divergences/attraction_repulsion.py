@@ -57,7 +57,7 @@ class TargetCost(KernelDivergence):
         check_integer("power", self.power)
 
     def __call__(self, result: BlockResult) -> Tensor:
-        kernel = result.plan.scaled_negative_cost_kernel
+        kernel = result.plan.log_kernel_without_link
         if self.power == 1:
             return -kernel.cost_unit * result.target.row_products_with_log_kernel(kernel)
         minus_cost = Plan(Geometry(kernel), None, None)
@@ -181,7 +181,7 @@ class PairRanking(KernelDivergence):
             raise UsageError(f"target: must consist of pairs for PairRanking, got a {got}.", kind="conflict")
         if grades is None:
             raise UsageError("weights: required, not given. Pass a grade per pair: its similarity.", kind="missing")
-        scores = target.gather_log_kernel_entries(result.plan.scaled_negative_cost_kernel)
+        scores = target.gather_log_kernel_entries(result.plan.log_kernel_without_link)
         scores = scores.abs() if self.absolute_scores else scores
         ascending, order = (-grades[target.rows]).sort(stable=True)  # the highest grade first
         scores = scores[order]
@@ -302,7 +302,7 @@ class MeanSquaredCost(KernelDivergence):
         # A link of the kernel, log T^2: the squares are summed within the pass, without an (N, M) matrix of costs.
         log_squares = row_log_sums(plan.kernel_geometry.with_link(LogOfFunction(torch.square)))
         log_squares = log_squares if self.summed else log_squares - log_candidate_counts_per_row(result)
-        return scale_rows_by_target_mass(result, plan.scaled_negative_cost_kernel.cost_unit**2 * torch.exp(log_squares))
+        return scale_rows_by_target_mass(result, plan.log_kernel_without_link.cost_unit**2 * torch.exp(log_squares))
 
 
 @dataclass(frozen=True, repr=False)
@@ -335,7 +335,7 @@ class VarianceHinge(KernelDivergence):
         check_positive("epsilon", self.epsilon)
 
     def __call__(self, result: BlockResult) -> Tensor:
-        kernel = result.plan.scaled_negative_cost_kernel
+        kernel = result.plan.log_kernel_without_link
         message = "kernel: must have a cost that is no distance, such as 'dot', for VarianceHinge."
         check(not kernel.cost_is_distance, message, "conflict")
         return result.target.target_weighted_row_sums(
@@ -402,7 +402,7 @@ class ContrastiveEnergy(Divergence):
         energy = pull - plan.row_cost(detach_plan=self.detach_plan)
         if self.phi_of_sum is not None:
             distance = attraction / replace_zeros_by_one(result.target.row_mass())
-            temperature = plan.scaled_negative_cost_kernel.temperature
+            temperature = plan.log_kernel_without_link.temperature
             xi = torch.exp(distance / temperature + plan.log_prescribed_row_marginal - plan.f)
             # A vector-Jacobian product, so that phi may be any function and the gradient of its slope exists.
             slope: Tensor = torch.func.vjp(self.phi_of_sum, xi)[1](torch.ones_like(xi))[0]
