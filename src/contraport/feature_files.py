@@ -17,13 +17,16 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
 from contraport._utils.files import atomic_write, read_npy_array, read_npz_arrays
 from contraport._utils.formatting import join_names
 from contraport.errors import check, check_regular_file, translate_read_errors, translate_write_errors, type_and_shape
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _METADATA_PREFIX = "contraport."  # prefix of this package's keys in the metadata of Parquet files
 
@@ -378,7 +381,7 @@ def _write_npy_and_items_table(path: Path, features: Features) -> None:
         atomic_write(path) as temporary,
     ):  # on exit the inner file is moved into place first
         np.save(temporary, features.features, allow_pickle=False)
-        _write_table(table, [_item_columns_by_name(features)], _metadata_by_stored_name(features))
+        _write_parquet_table(table, [_item_columns_by_name(features)], _metadata_by_stored_name(features))
         table_path.unlink(missing_ok=True)  # the old table must not describe the new features
 
 
@@ -388,7 +391,7 @@ def _read_npy_and_items_table(path: Path) -> Features:
     if not items_table_path(path).exists():
         return _features_from_array(array)
     check_regular_file("features", items_table_path(path))
-    table = _read_table(items_table_path(path))
+    table = _read_parquet_table(items_table_path(path))
     message = f"features: {items_table_path(path)} has {len(table)} rows, but {path} has {len(array)}."
     check(len(table) == len(array), message, "shape")
     return _features_from_table(array, table)
@@ -402,7 +405,7 @@ def _write_parquet_features(path: Path, features: Features) -> None:
         {f"f{number}": column for number, column in enumerate(part.features.T)} | _item_columns_by_name(part)
         for part in parts
     )
-    _write_table(path, columns, _metadata_by_stored_name(features))
+    _write_parquet_table(path, columns, _metadata_by_stored_name(features))
 
 
 def _read_parquet_features(path: Path) -> Features:
@@ -423,7 +426,7 @@ def _read_parquet_features(path: Path) -> Features:
             np.stack([batch[name].to_numpy(zero_copy_only=False) for name in names], 1, rows, casting="unsafe")
             start += len(batch)
     check(start == len(array), f"features: {path} contains only {start} of {len(array)} rows.", "shape")
-    return _features_from_table(array, _read_table(path, [name for name in columns if name in _ITEM_COLUMNS]))
+    return _features_from_table(array, _read_parquet_table(path, [name for name in columns if name in _ITEM_COLUMNS]))
 
 
 def _item_columns_by_name(features: Features) -> dict[str, Any]:
@@ -434,7 +437,7 @@ def _item_columns_by_name(features: Features) -> dict[str, Any]:
     return {name: values for name, values in columns.items() if values is not None}
 
 
-def _write_table(path: Path, parts: Iterable[Mapping[str, Any]], metadata: Mapping[str, str]) -> None:
+def _write_parquet_table(path: Path, parts: Iterable[Mapping[str, Any]], metadata: Mapping[str, str]) -> None:
     """Write a Parquet table with one part in memory at a time."""
     # Imported here: only these formats need pyarrow, and it is slow to import.
     import pyarrow as pa
@@ -450,7 +453,7 @@ def _write_table(path: Path, parts: Iterable[Mapping[str, Any]], metadata: Mappi
             writer.write_table(table.cast(writer.schema))
 
 
-def _read_table(path: Path, columns: Sequence[str] | None = None) -> Any:
+def _read_parquet_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """Read columns of a Parquet file as a validated Arrow table."""
     import pyarrow.parquet as pq
 
@@ -459,7 +462,7 @@ def _read_table(path: Path, columns: Sequence[str] | None = None) -> Any:
     return table
 
 
-def _features_from_table(array: np.ndarray, table: Any) -> Features:
+def _features_from_table(array: np.ndarray, table: pa.Table) -> Features:
     """Combine an array of features with the item columns of an Arrow table."""
     names = [name for name in _ITEM_COLUMNS if name in table.schema.names]
     columns = {name: np.asarray(table[name].to_pylist()) for name in names}

@@ -63,7 +63,7 @@ def parse_spec(
 
 def build_from_spec(
     argument: str,
-    text: object,
+    spec: str,
     classes: Mapping[str, Callable[..., T]],
     *,
     defaults: Mapping[str, object] | None = None,
@@ -72,7 +72,7 @@ def build_from_spec(
 
     Args:
         argument: name of the argument, for errors.
-        text: the spec, such as ``"balanced:iterations=5"``; true and false are Booleans, (.1,.2) is a tuple.
+        spec: name and arguments, such as ``"balanced:iterations=5"``; true and false are Booleans, (.1,.2) is a tuple.
         classes: the classes by name.
         defaults: values of parameters that the spec leaves out, for the classes that have them.
 
@@ -84,14 +84,14 @@ def build_from_spec(
     """
     parameters = {name: list(inspect.signature(one).parameters) for name, one in classes.items()}
     for name, one in classes.items():  # deprecated names are accepted, but not listed
-        parameters[name] += [old for old in getattr(one, "deprecated_keywords", ()) if f"{old}=" in str(text)]
-    name, settings = parse_spec(argument, text, parameters)
+        parameters[name] += [old for old in getattr(one, "deprecated_keywords", ()) if f"{old}=" in spec]
+    name, settings = parse_spec(argument, spec, parameters)
     options = {key: value for key, value in (defaults or {}).items() if key in parameters[name]}
     options |= {key: parse_setting_value(value) for key, value in settings.items()}
     try:
         return classes[name](**options)
     except UsageError as error:  # the class names its parameter; add the option
-        raise UsageError(f"{argument}: {error} Full value: {text!r}.", kind=error.code.rpartition(".")[2]) from error
+        raise UsageError(f"{argument}: {error} Full value: {spec!r}.", kind=error.code.rpartition(".")[2]) from error
 
 
 def split_at_outer_commas(text: str) -> list[str]:

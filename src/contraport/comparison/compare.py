@@ -390,7 +390,7 @@ def _build_comparison(
         entries=build_table_entries(grid, results),
         claim_verdicts=judge_claims(grid, results),
         epoch_means=compute_epoch_means(grid, results),
-        reference_metrics=_first_seed_metrics_by_reference(grid, results),
+        reference_metrics=_untrained_and_raw_input_metrics(grid, results),
         search_spaces={
             row.name: {
                 key: f"{one.low:g} to {one.high:g}" for key, one in build_search_space(row, grid.common_options).items()
@@ -436,7 +436,7 @@ def _failed_search_results_by_cell(
     return failed_cells
 
 
-def _first_seed_metrics_by_reference(grid: Grid, results: JobAndResultByCell) -> dict[str, dict[str, dict[str, float]]]:
+def _untrained_and_raw_input_metrics(grid: Grid, results: JobAndResultByCell) -> dict[str, dict[str, dict[str, float]]]:
     """Return metrics of untrained encoders and raw inputs, by name and column.
 
     References are evaluated with the first seed only.

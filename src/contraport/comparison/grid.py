@@ -143,7 +143,7 @@ class Grid:
         """Build the cell for a row, a column and a seed."""
         options: dict[str, Any] = {}
         for layer in (self.common_options, {"data": column.data}, column.options, row.options, overrides):
-            options = override_options(options, layer)
+            options = override_options_and_settings(options, layer)
         return Cell(row, column, {**options, "seed": seed}, trial_number)
 
     @property
@@ -212,10 +212,11 @@ def _resolve_untrained_encoder_options(options: OptionMap) -> dict[str, Any]:
     return relevant
 
 
-def override_options(options: OptionMap, overrides: OptionMap) -> dict[str, Any]:
+def override_options_and_settings(options: OptionMap, overrides: OptionMap) -> dict[str, Any]:
     """Return options with overrides, merging only `objective_settings` key by key.
 
-    >>> override_options({"objective_settings": {"q": 0.1}, "epochs": 2}, {"objective_settings": {"lam": 0.1}})
+    >>> settings = {"objective_settings": {"lam": 0.1}, "epochs": 2}
+    >>> override_options_and_settings({"objective_settings": {"q": 0.1}}, settings)
     {'objective_settings': {'q': 0.1, 'lam': 0.1}, 'epochs': 2}
     """
     merged = {**options, **overrides}

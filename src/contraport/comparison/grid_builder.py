@@ -19,7 +19,7 @@ from contraport.catalog import OBJECTIVES, RECIPES
 from contraport.catalog.data_option_parsers import AUGMENT_NAMES
 from contraport.catalog.objectives import OBJECTIVE_FROM_PARTS, get_objective_entry
 from contraport.comparison.command_options import COMPARE_COMMAND_SPEC, CompareOptions
-from contraport.comparison.grid import Claim, Column, Grid, OptionMap, Row, override_options
+from contraport.comparison.grid import Claim, Column, Grid, OptionMap, Row, override_options_and_settings
 from contraport.errors import UsageError, check, check_name, rename_argument, unknown_name_error, unreadable_error
 from contraport.metrics import select_metrics_keeping_order
 from contraport.options import get_declared_options, replace_deprecated_options
@@ -254,7 +254,7 @@ def _nest_objective_settings(argument: str, options: dict[str, Any]) -> dict[str
             own_settings = f"Settings of the objective: {', '.join(parameters) or 'none'}."
             raise UsageError(f"{error} {own_settings}", kind="unknown")
     check_train_options(argument, top)
-    return override_options(top, {"objective_settings": own}) if own else top
+    return override_options_and_settings(top, {"objective_settings": own}) if own else top
 
 
 def get_objective_signature_parameters(options: OptionMap) -> Mapping[str, inspect.Parameter]:
@@ -287,7 +287,7 @@ def expand_rows(rows: Sequence[Row], option_values: Sequence[str]) -> tuple[Row,
         ):
             objective = {name: row.options[name] for name in ("recipe", "objective") if name in row.options}
             option = _nest_objective_settings(f"over: {row.name}", {**objective, key: value})
-            copies.append(Row(f"{row.name}, {key} {value}", override_options(row.options, option)))
+            copies.append(Row(f"{row.name}, {key} {value}", override_options_and_settings(row.options, option)))
         expanded = tuple(copies)
     return expanded
 

@@ -141,7 +141,7 @@ def apply_operation(operation: Operation) -> list[Tensor]:
     operation = replace(operation, geometry=operation.geometry.to_flattenable())
     structure = flatten(operation, tensors)
     if torch.compiler.is_compiling():
-        outputs: list[Tensor] = _forward_op(_get_structure_index(structure), tensors)
+        outputs: list[Tensor] = _outputs_and_saved_tensors_op(_get_structure_index(structure), tensors)
         return outputs
     return list(_EagerOperation.apply(operation, structure, *tensors))
 
@@ -252,14 +252,14 @@ _get_structure_index._dynamo_marked_constant = True  # type: ignore[attr-defined
 
 
 @torch.library.custom_op("contraport::apply", mutates_args=())
-def _forward_op(structure: int, tensors: list[Tensor]) -> list[Tensor]:
+def _outputs_and_saved_tensors_op(structure: int, tensors: list[Tensor]) -> list[Tensor]:
     """Custom operator that returns outputs, then tensors saved for the gradient."""
     return _compute_outputs_and_saved_tensors(unflatten(_structures[structure], tensors))
 
 
-@_forward_op.register_fake
-def _forward_op_fake(structure: int, tensors: list[Tensor]) -> list[Tensor]:
-    """Allocate the outputs of `_forward_op` without computing them, for tracing."""
+@_outputs_and_saved_tensors_op.register_fake
+def _outputs_and_saved_tensors_op_fake(structure: int, tensors: list[Tensor]) -> list[Tensor]:
+    """Allocate the outputs of `_outputs_and_saved_tensors_op` without computing them, for tracing."""
     operation: Operation = unflatten(_structures[structure], tensors)
     config = operation.backend_config
     saved = config.passes_class.allocate_saved_tensors(operation.geometry, config.processes)
@@ -314,7 +314,7 @@ def _run_host_loop_op_fake(structure: int, tensors: list[Tensor]) -> list[Tensor
 
 
 def _save_for_compiled_backward(ctx: Any, inputs: tuple[int, list[Tensor]], output: list[Tensor]) -> None:
-    """Save inputs and outputs of `_forward_op` for `_compiled_backward`."""
+    """Save inputs and outputs of `_outputs_and_saved_tensors_op` for `_compiled_backward`."""
     ctx.structure, tensors = inputs
     ctx.tensors = len(tensors)
     ctx.save_for_backward(*tensors, *output)
@@ -322,7 +322,7 @@ def _save_for_compiled_backward(ctx: Any, inputs: tuple[int, list[Tensor]], outp
 
 
 def _compiled_backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[None, list[Tensor | None]]:
-    """Return the gradients of the inputs of `_forward_op`, by `_gradient_op`."""
+    """Return the gradients of the inputs of `_outputs_and_saved_tensors_op`, by `_gradient_op`."""
     saved, (_, needs_grad) = ctx.saved_tensors, ctx.needs_input_grad
     tensors, outputs = list(saved[: ctx.tensors]), list(saved[ctx.tensors :])
     operation: Operation = unflatten(_structures[ctx.structure], tensors)
@@ -334,4 +334,4 @@ def _compiled_backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[None, 
     return None, [next(gradients) if needed else None for needed in needs_grad]
 
 
-_forward_op.register_autograd(_compiled_backward, setup_context=_save_for_compiled_backward)
+_outputs_and_saved_tensors_op.register_autograd(_compiled_backward, setup_context=_save_for_compiled_backward)

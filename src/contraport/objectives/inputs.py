@@ -160,17 +160,17 @@ def zero_vectors_outside_mask(views: Sequence[Tensor], masks: object) -> tuple[T
     return tuple(masked)
 
 
-def unpack_views(views: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Unpack views given as separate tensors or as one stacked tensor.
+def unstack_views(views_or_stack: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return views, given separately or as one stacked tensor, as distinct tensors.
 
     The stacked tensor is (n, views, d) or (n, views, t, d). A tensor given as two views becomes two tensors: rows and
     columns of the same tensor would count as the same embeddings, without self pairs.
     """
-    if len(views) == 1 and isinstance(views[0], Tensor) and views[0].ndim in (3, 4):
-        return views[0].unbind(1)
-    distinct = list(views)
-    for place, view in enumerate(views):
-        for other in views[:place]:
+    if len(views_or_stack) == 1 and isinstance(views_or_stack[0], Tensor) and views_or_stack[0].ndim in (3, 4):
+        return views_or_stack[0].unbind(1)
+    distinct = list(views_or_stack)
+    for place, view in enumerate(views_or_stack):
+        for other in views_or_stack[:place]:
             if view is other and isinstance(view, Tensor):
                 distinct[place] = view.view_as(view)
     return tuple(distinct)

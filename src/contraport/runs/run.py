@@ -242,7 +242,7 @@ class Run:
         the decoys: `mismatched`. Without dimensions: `epoch`, `rate`, `low`, `high` and `remembered`. See
         `contraport.auditing.Audit`.
         """
-        return self._read_file(self.path / "pairs.npz", read_arrays)
+        return self._read_file(self.path / "pairs.npz", read_run_arrays)
 
     def view_scores(self) -> dict[str, np.ndarray]:
         """Read the scores of the latest online audit of three or more views.
@@ -254,12 +254,14 @@ class Run:
         `keys`, as of `pair_scores`. Estimated shares: `view_rates` of wrong views, ``(k,)``, and `pair_rates` of
         mismatches. Without dimensions: `epoch` and `remembered`. The views are in the order of `view_names`.
         """
-        return self._read_file(self.path / "view_scores.npz", read_arrays)
+        return self._read_file(self.path / "view_scores.npz", read_run_arrays)
 
-    def _read_file(self, path: Path, reader: Callable[[Path], FileContentT], remedy: str = ".") -> FileContentT:
+    def _read_file(
+        self, path: Path, reader: Callable[[Path], FileContentT], corruption_remedy: str = "."
+    ) -> FileContentT:
         """Read a file of the run after a check of the folder."""
         check_run_folder(self.path)
-        return read_run_file(path, reader, remedy)
+        return read_run_file(path, reader, corruption_remedy)
 
     def _load_model(self, path: Path, *, trust_remote_code: bool) -> Model:
         """Load a model of the run in evaluation mode on the CPU."""
@@ -307,11 +309,11 @@ def check_run_folder(folder: Path, argument: str = "run") -> None:
                 check_regular_file(argument, path)
 
 
-def read_run_file(path: Path, reader: Callable[[Path], FileContentT], remedy: str = ".") -> FileContentT:
+def read_run_file(path: Path, reader: Callable[[Path], FileContentT], corruption_remedy: str = ".") -> FileContentT:
     """Call `reader` on a run's file, and explain missing or corrupt files.
 
-    A missing or corrupt file raises `UsageError`. Any exception of the reader means that the file is corrupt; `remedy`
-    ends the message.
+    A missing or corrupt file raises `UsageError`. Any exception of the reader means that the file is corrupt; the
+    message then ends with `corruption_remedy`.
     """
     if not path.exists():
         resume = f"contraport train --resume --out {shlex.quote(str(path.parent))}"
@@ -328,7 +330,9 @@ def read_run_file(path: Path, reader: Callable[[Path], FileContentT], remedy: st
     except UsageError:
         raise
     except Exception as error:  # on corrupt bytes the parsers raise arbitrary exceptions
-        raise UsageError(f"run: {path} is corrupt: {one_line_reason(error)}{remedy}", kind="corrupt") from error
+        raise UsageError(
+            f"run: {path} is corrupt: {one_line_reason(error)}{corruption_remedy}", kind="corrupt"
+        ) from error
 
 
 def read_metrics_rows(path: Path) -> list[MetricsRow]:
@@ -381,7 +385,7 @@ def read_evaluation(path: Path) -> dict[str, Any]:
     return dict(values)
 
 
-_ARRAY_NAMES_BY_NDIM_AND_KIND = {
+_RUN_ARRAY_NAMES_BY_NDIM_AND_KIND = {
     (0, "f"): ("rate", "low", "high", "remembered"),
     (0, "iu"): ("plan_items", "epoch"),
     (0, "U"): ("projection", "fingerprint"),
@@ -407,7 +411,7 @@ _ARRAY_NAMES_BY_NDIM_AND_KIND = {
 """Names of the arrays in the .npz files of a run, by expected number of dimensions and NumPy type codes."""
 
 
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
+def read_run_arrays(path: Path) -> dict[str, np.ndarray]:
     """Read an .npz file of a run, checking dimensions and types.
 
     Nothing is unpickled.
@@ -415,7 +419,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     arrays = read_npz_arrays(path)
     if not all(isinstance(array, np.ndarray) for array in arrays.values()):
         raise ValueError("it has entries that are not arrays")
-    for (dimensions, kinds), names in _ARRAY_NAMES_BY_NDIM_AND_KIND.items():
+    for (dimensions, kinds), names in _RUN_ARRAY_NAMES_BY_NDIM_AND_KIND.items():
         for name, array in ((name, arrays[name]) for name in names if name in arrays):
             if array.ndim != dimensions or array.dtype.kind not in kinds:
                 raise ValueError(f"{name!r} is not an array of {dimensions} dimensions and type {kinds}")
@@ -435,7 +439,7 @@ _EQUAL_LENGTH_ARRAY_GROUPS = (
 
 def read_page_arrays(path: Path) -> dict[str, np.ndarray]:
     """Read a `samples.npz` and check that the report page can show it."""
-    arrays = read_arrays(path)
+    arrays = read_run_arrays(path)
 
     def require(condition: object, name: str, expected: str) -> None:
         if not condition:

@@ -51,7 +51,14 @@ from contraport._utils.files import (
 from contraport._utils.formatting import format_options, to_file_name
 from contraport._utils.locks import LOCK_FILE
 from contraport.errors import check, check_creatable, translate_write_errors
-from contraport.runs.run import REEVALUATE_REMEDY, Run, check_run_folder, read_arrays, read_page_arrays, read_run_file
+from contraport.runs.run import (
+    REEVALUATE_REMEDY,
+    Run,
+    check_run_folder,
+    read_page_arrays,
+    read_run_arrays,
+    read_run_file,
+)
 from contraport.training.config import RECORDED_OPTIONS_BY_NAME
 
 if TYPE_CHECKING:
@@ -335,7 +342,7 @@ class RunFolder(Run):
 
     def test_item_metric_values(self) -> dict[str, np.ndarray]:
         """Read values per test item, ``(n,)`` or ``(n, k)``, of metrics averaged over items."""
-        return self._read_file(self.items_path, read_arrays, REEVALUATE_REMEDY)
+        return self._read_file(self.items_path, read_run_arrays, REEVALUATE_REMEDY)
 
     def find_split_digests(self) -> SplitDigests | None:
         """Read the digests of training and held-out items, or None for a stream."""
@@ -344,14 +351,14 @@ class RunFolder(Run):
         check_run_folder(self.path)
         if not self.split_path.exists():
             return None
-        return read_run_file(self.split_path, lambda path: SplitDigests.from_arrays(read_arrays(path)))
+        return read_run_file(self.split_path, lambda path: SplitDigests.from_arrays(read_run_arrays(path)))
 
     def mismatched_partner_indices(self) -> np.ndarray:
         """Read the partner index of each training item, ``(n,)``, after deliberate mismatching.
 
         The partner is the item itself if its pair is correct.
         """
-        return self._read_file(self.mismatched_path, read_arrays)["partners"]
+        return self._read_file(self.mismatched_path, read_run_arrays)["partners"]
 
 
 def as_run_folder(folder: str | Path | Run) -> RunFolder:

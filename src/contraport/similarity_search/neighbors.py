@@ -163,7 +163,7 @@ def search(arguments: dict[str, Any]) -> NearestItems:
     check_output_path("page", options.page, PAGE_SUFFIXES, overwrite=options.overwrite)
     message = "index: cannot be combined with popularity, which an index of features does not contain."
     check(options.index is None or options.popularity == 0, message, "conflict")
-    features = _find_saved_features(options)
+    features = _read_features_unless_run(options)
     run = as_run_folder(options.features) if features is None else _resolve_query_run(options, features)
     model = run.model(trust_remote_code=options.trust_remote_code)
     message = f"run: must have several views, and {run.path} has one, {model.view_names[0]!r}."
@@ -423,7 +423,7 @@ def _load_query_file_as_dataset(path: Path, model: Model) -> Dataset:
     return from_arrays(transforms.rgb_to_grayscale(pixels), name=str(path))
 
 
-def _find_saved_features(options: ItemSearchOptions) -> Features | None:
+def _read_features_unless_run(options: ItemSearchOptions) -> Features | None:
     """Return the features to search, or None if `features` is a run."""
     source = options.features
     if isinstance(source, Run) or (isinstance(source, str | Path) and Path(source).is_dir()):

@@ -158,9 +158,20 @@ def pair_weights(
     tensor([0., 1., 0., 1.])
     """
     _check_views(z0, z1, "z")
-    if loss is not None:
-        return _pair_weights_by_gradient(z0, z1, loss)
-    return alpha_cl(temperature, regularizer, p, gamma).plan(z0, z1) * 2 * len(z0)
+    if loss is None:
+        return alpha_cl(temperature, regularizer, p, gamma).plan(z0, z1) * 2 * len(z0)
+    is_pairwise = isinstance(loss, Objective) and isinstance(loss.constraint, Free) and isinstance(loss.kernel, Gibbs)
+    is_pairwise = is_pairwise and loss.layout == pairwise().layout and loss.kernel.cost == "cosine"
+    check(is_pairwise, f"loss: must be a loss of pairwise(..., negatives='both'), got {loss!r}.", "not_pairwise")
+    # The weights are the gradient of the loss in the costs.
+    cost, n = _SquaredDistanceWithPairShift(2 * len(z0)), len(z0)
+    indicators = torch.eye(2 * n, dtype=torch.float64)
+    views = [torch.cat([normalize(z.double()), rows], 1) for z, rows in zip((z0, z1), indicators.split(n), strict=True)]
+    kernel = Gibbs(cost, loss.kernel.temperature)
+    value = Objective(loss.layout, kernel, loss.constraint, loss.target, loss.divergence)(*views)
+    (gradient,) = torch.autograd.grad(value, [cost.shift])
+    positives = torch.eye(n, dtype=torch.bool).repeat(2, 2)
+    return (-2 * n * gradient).masked_fill(positives, 0).to(z0)
 
 
 class _SquaredDistanceWithPairShift(nn.Module):
@@ -178,21 +189,6 @@ class _SquaredDistanceWithPairShift(nn.Module):
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         d = x.shape[1] - len(self.shift)
         return 1 - x[:, :d] @ y[:, :d].T + x[:, d:] @ self.shift @ y[:, d:].T
-
-
-def _pair_weights_by_gradient(z0: Tensor, z1: Tensor, loss: Objective) -> Tensor:
-    """Return a loss's pair weights, (2n, 2n), from its gradient in the costs."""
-    is_pairwise = isinstance(loss, Objective) and isinstance(loss.constraint, Free) and isinstance(loss.kernel, Gibbs)
-    is_pairwise = is_pairwise and loss.layout == pairwise().layout and loss.kernel.cost == "cosine"
-    check(is_pairwise, f"loss: must be a loss of pairwise(..., negatives='both'), got {loss!r}.", "not_pairwise")
-    cost, n = _SquaredDistanceWithPairShift(2 * len(z0)), len(z0)
-    indicators = torch.eye(2 * n, dtype=torch.float64)
-    views = [torch.cat([normalize(z.double()), rows], 1) for z, rows in zip((z0, z1), indicators.split(n), strict=True)]
-    kernel = Gibbs(cost, loss.kernel.temperature)
-    value = Objective(loss.layout, kernel, loss.constraint, loss.target, loss.divergence)(*views)
-    (gradient,) = torch.autograd.grad(value, [cost.shift])
-    positives = torch.eye(n, dtype=torch.bool).repeat(2, 2)
-    return (-2 * n * gradient).masked_fill(positives, 0).to(z0)
 
 
 def _build_negated_energy(pair_weights: Tensor) -> Callable[[Tensor, Tensor], Tensor]:

@@ -99,11 +99,11 @@ def compute_augmentation_targets(
     # Mean squared displacement by mixup along each coordinate.
     moved = [2 * mix**2 * (data.centers.var(0, correction=0) + float(sigma) ** 2) for data in mixtures]
     noise = [
-        _row_plan_without_diagonal(data.x, Gibbs("sqeuclidean", 2 * float(m.mean())))
+        _soft_neighbor_plan(data.x, Gibbs("sqeuclidean", 2 * float(m.mean())))
         for data, m in zip(mixtures, moved, strict=True)
     ]
     mixup = [
-        _row_plan_without_diagonal(data.x, Gibbs(_build_mixup_cost_function(data.centers, sigma, mix), 1.0))
+        _soft_neighbor_plan(data.x, Gibbs(_build_mixup_cost_function(data.centers, sigma, mix), 1.0))
         for data in mixtures
     ]
     same = mixtures[0].component_indices[:, None] == mixtures[0].component_indices
@@ -136,6 +136,6 @@ def _build_mixup_cost_function(centers: Tensor, sigma: float, mix: float) -> Cos
     return cost
 
 
-def _row_plan_without_diagonal(x: Tensor, kernel: Gibbs) -> Tensor:
-    """Return a kernel matrix, (n, n), without diagonal, with row sums 1/n."""
+def _soft_neighbor_plan(x: Tensor, kernel: Gibbs) -> Tensor:
+    """Return a kernel matrix, (n, n), with row sums 1/n and zero diagonal."""
     return Objective(WithinView(), Gibbs("sqeuclidean"), Rows(), SoftNeighbors(x, kernel), KL()).target_plan(x)

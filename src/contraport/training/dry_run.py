@@ -125,7 +125,7 @@ def train_timed_steps(settings: Settings, components: TrainingComponents) -> Dry
     draws, feature_cache_seconds = count_cached_draws(settings), 0.0
     if draws > 0:
         encoded_batches = draws * len(components.dataset) / settings.batch_size
-        feature_cache_seconds = encoded_batches * _measure_batch_encoding_seconds(components, device, bars)
+        feature_cache_seconds = encoded_batches * _measure_batch_load_and_encode_seconds(components, device, bars)
         module.uses_cached_features = True
     timer, batches = _StepTimer(bars), cast(ClosableDataLoader, _DryRunBatches(settings, components))
     loop = build_loop(settings, module, batches, device, [timer], steps_per_epoch=components.steps_per_epoch)
@@ -143,7 +143,9 @@ def train_timed_steps(settings: Settings, components: TrainingComponents) -> Dry
     return DryRunResult(step_seconds, feature_cache_seconds, peak, device)
 
 
-def _measure_batch_encoding_seconds(components: TrainingComponents, device: torch.device, bars: ProgressBars) -> float:
+def _measure_batch_load_and_encode_seconds(
+    components: TrainingComponents, device: torch.device, bars: ProgressBars
+) -> float:
     """Measure the median seconds to load a batch and encode its random views."""
     module, batches, seconds = components.module, chain.from_iterable(repeat(components.batches)), []
     with inference_mode(module.model):

@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import torch
 from rich.console import Console
@@ -97,7 +97,7 @@ def run_training_loop(
                     restore_last_checkpoint(loop, run)
                 stop.install_signal_handlers()
                 try:
-                    with exchange(settings.exchange):
+                    with exchange(cast(Literal["gather", "ring"], settings.exchange)):
                         loop.run()
                     succeeded = True
                 except RestartFromLastCheckpoint:  # and check each step before it is taken

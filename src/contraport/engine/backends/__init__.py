@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Literal, TypeAlias, TypeVar, cast
+from typing import Literal, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ BackendName: TypeAlias = Literal["dense", "stored", "streamed", "cuda"]
 Precision: TypeAlias = Literal["float32", "bfloat16", "float16"]
 """Name of a precision of matrix products, a key of `PRECISION_DTYPES`."""
 
-ExchangeName: TypeAlias = Literal["gather", "ring"]
+EmbeddingExchange: TypeAlias = Literal["gather", "ring"]
 """Name of a way in which processes exchange embeddings, one of `EXCHANGES`."""
 
 BACKENDS: dict[BackendName, type[PairPasses]] = {
@@ -45,7 +45,7 @@ BACKENDS: dict[BackendName, type[PairPasses]] = {
 PRECISION_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """Dtypes to which embeddings can be rounded before matrix products, by name."""
 
-EXCHANGES: tuple[ExchangeName, ...] = ("gather", "ring")
+EXCHANGES: tuple[EmbeddingExchange, ...] = ("gather", "ring")
 """Ways in which processes exchange embeddings: gathered once, or passed around a ring in each pass."""
 
 
@@ -85,7 +85,7 @@ T = TypeVar("T")
 # Context variables and not globals: a thread or an async task that overrides the choice does not change it for others.
 _forced_backend: ContextVar[BackendName | None] = ContextVar("contraport_backend", default=None)
 _precision: ContextVar[Precision] = ContextVar("contraport_precision", default="float32")
-_exchange: ContextVar[ExchangeName] = ContextVar("contraport_exchange", default="gather")
+_exchange: ContextVar[EmbeddingExchange] = ContextVar("contraport_exchange", default="gather")
 
 
 @contextmanager
@@ -146,7 +146,7 @@ def precision(name: Precision) -> Iterator[None]:
 
 
 @contextmanager
-def exchange(name: str) -> Iterator[None]:
+def exchange(name: EmbeddingExchange) -> Iterator[None]:
     """Context manager that sets how processes exchange embeddings.
 
     Values and gradients are the same. ``"gather"``, the default, sends the embeddings once, and each process holds all
@@ -168,11 +168,11 @@ def exchange(name: str) -> Iterator[None]:
     ...     value = contraport.nt_xent()(*torch.randn(2, 64, 8))
     """
     check_name("exchange", name, EXCHANGES)
-    with _override_variable(_exchange, cast(ExchangeName, name)):
+    with _override_variable(_exchange, name):
         yield
 
 
-def current_exchange() -> ExchangeName:
+def current_exchange() -> EmbeddingExchange:
     """Return how processes currently exchange embeddings, ``"gather"`` or ``"ring"``."""
     return _exchange.get()
 
