@@ -136,6 +136,7 @@ def test_wheel_runs_without_packages_of_the_environment(tmp_path: Path, monkeypa
         ("engine", "gather_dtype", "communication_dtype"),
         ("engine", "log_of_size", "traceable_log"),
         ("engine", "LogOnePlusHinge", "ScaledLog1p"),
+        ("engine", "LogPower", "ScaledLog"),
         ("engine", "solve_fixed_point", "run_sinkhorn_to_convergence"),
         ("distributed", "local_batch", "use_local_batch"),
         ("distributed", "first_non_none", "first_non_none_across_ranks"),

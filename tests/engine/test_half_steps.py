@@ -16,9 +16,9 @@ from contraport.engine import (
     LabelExclusion,
     LinkPlusLogCost,
     LogOfFunction,
-    LogPower,
     RationalQuadratic,
     Relaxation,
+    ScaledLog,
     ScaledLog1p,
     StudentT,
     backend,
@@ -290,7 +290,7 @@ def test_links_over_a_biased_cost(monkeypatch, name, kernel):
     x, y = (torch.randn(n, 5, dtype=torch.float64, requires_grad=True) for n in (9, 6))
     bias = torch.randn(9, dtype=torch.float64, requires_grad=True)
     for link, psi in [
-        (LogPower(2), lambda t: t.clamp_min(0) ** 2),
+        (ScaledLog(2), lambda t: t.clamp_min(0) ** 2),
         (ScaledLog1p(3), lambda t: (1 + t).clamp_min(0) ** 3),
         (LogOfFunction(torch.sigmoid), torch.sigmoid),
     ]:

@@ -32,9 +32,9 @@ from contraport.engine.kernel_link_functions import (
     Link,
     LinkPlusLogCost,
     LogOfFunction,
-    LogPower,
     LogSoftplus,
     PolynomialTailLink,
+    ScaledLog,
     ScaledLog1p,
 )
 from contraport.engine.kernels import (
@@ -67,10 +67,10 @@ from contraport.options import keep_deprecated_module_names
 __all__ = [
     "BACKENDS", "EXCHANGES", "OTHER_AXIS", "PRECISION_DTYPES", "Axis", "BilinearCost", "DoubledLink", "Geometry",
     "Gibbs", "HalfStepSpec", "HostLoop", "Indices", "InitialTemperature", "Kernel", "LabelExclusion", "LateInteraction",
-    "LinearOperator", "Link", "LinkPlusLogCost", "LogKernel", "LogOfFunction", "LogPower", "LogSoftplus",
-    "MatrixLogKernel", "PolynomialTailLink", "RationalQuadratic", "Relaxation", "RingLogKernel", "ScaledLog1p",
-    "Shards", "SimilarityExclusion", "StudentT", "TemperatureLike", "WriteDetectingCacheEntry", "autocast_disabled",
-    "backend", "cached_until_written", "check_not_in_torch_func", "checkpoint_row_blocks", "choose_backend_name",
+    "LinearOperator", "Link", "LinkPlusLogCost", "LogKernel", "LogOfFunction", "LogSoftplus", "MatrixLogKernel",
+    "PolynomialTailLink", "RationalQuadratic", "Relaxation", "RingLogKernel", "ScaledLog", "ScaledLog1p", "Shards",
+    "SimilarityExclusion", "StudentT", "TemperatureLike", "WriteDetectingCacheEntry", "autocast_disabled", "backend",
+    "cached_until_written", "check_not_in_torch_func", "checkpoint_row_blocks", "choose_backend_name",
     "column_log_sums", "communication_dtype", "constant_vector", "create_shardable_scalar_parameter",
     "current_exchange", "disable_autocast_in_backward", "exchange", "explain_backend", "fixed_plan_row_costs",
     "gather_scalar_parameter", "is_in_torch_func", "normalize", "normalized_rows_and_divisors", "precision",
@@ -87,6 +87,7 @@ __getattr__ = keep_deprecated_module_names(
     gather_dtype="communication_dtype", solve_fixed_point="run_sinkhorn_to_convergence",
     exchange_dtype="communication_dtype", parameter_value="gather_scalar_parameter",
     scalar_parameter="create_shardable_scalar_parameter", CostWeightedLink="LinkPlusLogCost",
-    LogHinge="ScaledLog1p", LogOnePlusHinge="ScaledLog1p", create_scalar_parameter="create_shardable_scalar_parameter",
+    LogPower="ScaledLog", LogHinge="ScaledLog1p", LogOnePlusHinge="ScaledLog1p",
+    create_scalar_parameter="create_shardable_scalar_parameter",
     CacheEntry="WriteDetectingCacheEntry", cached="cached_until_written",
 )  # fmt: skip

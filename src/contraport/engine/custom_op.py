@@ -118,7 +118,7 @@ class OperationWithDenseForm(Operation, ABC):
     def compute_outputs_densely(self) -> list[Tensor]:
         """Compute the differentiable outputs in plain PyTorch on the whole matrix."""
 
-    def compute_outputs(self) -> list[Tensor]:
+    def compute_outputs_on_backend(self) -> list[Tensor]:
         """Return the differentiable outputs, computed by the backend of the operation."""
         if self.backend_config.passes_class.uses_plain_autograd:
             return self.compute_outputs_densely()

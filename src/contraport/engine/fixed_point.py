@@ -105,7 +105,7 @@ class FixedPointOperation(Operation):
             return WeightTerm(f, -column_sums, "columns", v)
 
         def weighted_kernel_sum(term: WeightTerm) -> Tensor:
-            return passes.sum_over_factor_axes([term])[0]
+            return passes.sum_each_term_over_factor_axis([term])[0]
 
         s, t = point.row_and_column_slopes()
         # Scaling by the root of s/r makes the Schur complement symmetric, as conjugate gradients need it.

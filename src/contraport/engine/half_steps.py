@@ -377,7 +377,7 @@ class HalfStepsOperation(OperationWithDenseForm):
                     step.source_potential_index >= num_initial or needs_initial[step.source_potential_index]
                 ):
                     sources.append((step.source_potential_index, term))
-            sums = passes.sum_over_factor_axes([term for _, term in sources]) if sources else []
+            sums = passes.sum_each_term_over_factor_axis([term for _, term in sources]) if sources else []
             for (source, _), total in zip(sources, sums, strict=True):
                 previous = cotangents[source]
                 cotangents[source] = total if previous is None else previous + total

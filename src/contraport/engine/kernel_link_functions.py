@@ -113,13 +113,13 @@ class LogOfFunction(Link):
 
 
 @dataclass(frozen=True)
-class LogPower(Link):
-    """Link h(T) = power * log T, minus infinity where T <= 0."""
+class ScaledLog(Link):
+    """Link h(T) = factor * log T, minus infinity where T <= 0."""
 
-    power: float = 1.0
+    factor: float = 1.0
 
     def value(self, t: Tensor) -> Tensor:
-        return torch.where(t <= 0, -torch.inf, self.power * torch.where(t <= 0, 1, t).log())
+        return torch.where(t <= 0, -torch.inf, self.factor * torch.where(t <= 0, 1, t).log())
 
 
 @dataclass(frozen=True)

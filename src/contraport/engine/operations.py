@@ -64,7 +64,7 @@ def run_half_steps(
         operation = HalfStepsOperation(
             config, geometry, tuple(steps), log_marginals, relaxation, tuple(initial), empty_value
         )
-        return operation.compute_outputs()
+        return operation.compute_outputs_on_backend()
 
 
 def row_log_sums(geometry: Geometry, potential: Tensor | None = None) -> Tensor:
@@ -153,7 +153,7 @@ def fixed_plan_row_costs(geometry: Geometry, f: Tensor, g: Tensor) -> Tensor:
     """
     with autocast_disabled(f):
         operation = PlanSimilarityRowSumsOperation(choose_backend_config(geometry), geometry, f.detach(), g.detach())
-        return -geometry.log_kernel.cost_unit * operation.compute_outputs()[0]  # C = -cost_unit T
+        return -geometry.log_kernel.cost_unit * operation.compute_outputs_on_backend()[0]  # C = -cost_unit T
 
 
 class ConvergedPotentials(NamedTuple):

@@ -3,7 +3,7 @@
 Each pass works on a geometry, S = log K with its masks:
 
 1. ``row_column_log_sums``: log sum_j exp(S_ij + q_j) and log sum_i exp(S_ij + p_i);
-2. ``sum_over_factor_axes``: sum_j exp(S_ij + A_i + B_j) v_j and sum_i exp(S_ij + A_i + B_j) u_i;
+2. ``sum_each_term_over_factor_axis``: sum_j exp(S_ij + A_i + B_j) v_j and sum_i exp(S_ij + A_i + B_j) u_i;
 3. ``input_grads``: the gradient of sum_ij W_ij S_ij in the inputs of the log-kernel, where W is a sum of terms
    exp(S_ij + A_i + B_j) (u_i or v_j);
 4. ``plan_similarity_row_sums``: sum_j P_ij T_ij, the weighted sum of T itself that transport costs need.
@@ -107,8 +107,8 @@ class PairPasses(ABC):
         """
 
     @abstractmethod
-    def sum_over_factor_axes(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
-        """Multiply the exponentials of each pair-weight summand by its vector of factors.
+    def sum_each_term_over_factor_axis(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
+        """Sum the pair weights of each term over the axis of its factor.
 
         A term on ``"rows"`` gives sum_i exp(S_ij + A_i + B_j) u_i, (M,); one on ``"columns"`` the sum over j, (N,). At
         most one term may be on each axis.

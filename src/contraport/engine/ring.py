@@ -202,7 +202,7 @@ class RingLogKernel(LogKernel):
     def row_inner_products(self, weight: LinearOperator) -> Tensor:
         tensors: list[Tensor] = []
         structure = flatten(self.to_flattenable(), tensors)
-        own: Tensor = _RowInnerProducts.apply(structure, weight, *tensors)
+        own: Tensor = _RowSumsOfWeightedLogKernel.apply(structure, weight, *tensors)
         return self.row_shards.to_row_order(self.processes.gather(own, self.row_shards.sizes))
 
     def _raise_unsupported(self, *_: Any, **__: Any) -> NoReturn:
@@ -324,19 +324,19 @@ class RingPairPasses(PairPasses):
                     _add_log_sums_in_place(total, columns, sums[1])
         return self._combine_log_sums(by_row, self.rows), self._combine_log_sums(by_column, self.columns)
 
-    def sum_over_factor_axes(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
+    def sum_each_term_over_factor_axis(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
         terms = self._terms_in_owner_order(terms)
         sums = [torch.zeros_like(t.column_exponents if t.factor_axis == "rows" else t.row_exponents) for t in terms]
         for visit, passes in self._iter_visits_with_passes():
             parts = {"rows": visit.columns, "columns": visit.rows}  # a sum over rows has an entry for each column
             if not visit.is_mirrored:
-                own_sums = passes.sum_over_factor_axes(_restrict_terms_to_visit(terms, visit))
+                own_sums = passes.sum_each_term_over_factor_axis(_restrict_terms_to_visit(terms, visit))
                 for term, total, part in zip(terms, sums, own_sums, strict=True):
                     total[parts[term.factor_axis]] += part
                 continue
             for term, total in zip(terms, sums, strict=True):
                 both = _restrict_terms_to_visit([term, term.T], visit)
-                for side, part in zip(both, passes.sum_over_factor_axes(both), strict=True):
+                for side, part in zip(both, passes.sum_each_term_over_factor_axis(both), strict=True):
                     total[parts[side.factor_axis]] += part
         self.processes.all_reduce_(*sums)
         shards = {"rows": self.columns, "columns": self.rows}
@@ -428,7 +428,7 @@ def _restrict_terms_to_visit(terms: Sequence[WeightTerm], visit: RingVisit) -> l
     ]
 
 
-class _RowInnerProducts(torch.autograd.Function):
+class _RowSumsOfWeightedLogKernel(torch.autograd.Function):
     """Autograd function for this process's row sums of weights times log K.
 
     Each is sum_j W_ij log K_ij, with W a weight matrix.

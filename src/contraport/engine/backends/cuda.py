@@ -92,7 +92,7 @@ class CudaPairPasses(PairPasses):
             by_column = self._gather_log_or_weighted_sums(self.inputs.T, row_potential + row_bias) + column_bias
         return by_row, by_column
 
-    def sum_over_factor_axes(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
+    def sum_each_term_over_factor_axis(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
         sums = []
         for term in terms:
             inputs, a, b = self.inputs, term.row_exponents + self.outer[0], term.column_exponents + self.outer[1]

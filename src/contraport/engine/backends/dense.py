@@ -28,7 +28,7 @@ class DensePairPasses(PairPasses):
         by_column = None if row_potential is None else (self.s + row_potential[:, None]).logsumexp(0)
         return by_row, by_column
 
-    def sum_over_factor_axes(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
+    def sum_each_term_over_factor_axis(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
         return [self._dense_weight(term).sum(0 if term.factor_axis == "rows" else 1) for term in terms]
 
     def input_grads(

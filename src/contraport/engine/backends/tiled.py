@@ -112,7 +112,7 @@ class StreamedPairPasses(PairPasses):
         )
         return by_row, by_column
 
-    def sum_over_factor_axes(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
+    def sum_each_term_over_factor_axis(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
         groups = self._group_terms_by_exponents(terms)
         if groups[0].shared_exponents is None:
             (group,) = groups

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contraport.engine import Link, LogOfFunction, LogPower, row_log_sums
+from contraport.engine import Link, LogOfFunction, ScaledLog, row_log_sums
 from contraport.errors import check, check_finite, check_name, check_nonnegative, check_positive, check_type, is_number
 from contraport.objectives.divergences.divergence import (
     KernelDivergence,
@@ -62,7 +62,7 @@ class Pairwise(KernelDivergence):
         super().__post_init__()
         check_type("phi_of_log_sum", self.phi_of_log_sum, Callable, "torch.exp")
         if self.log_psi is not None:
-            check_type("log_psi", self.log_psi, Link, "LogPower()")
+            check_type("log_psi", self.log_psi, Link, "ScaledLog()")
         check_finite("shift", self.shift)
 
     def __call__(self, result: BlockResult) -> Tensor:
@@ -149,7 +149,7 @@ PAIRWISE_PRESETS: dict[str, Callable[[float, float], Pairwise | PairwiseSum]] = 
         "info_nce", partial(_log_sum_plus_epsilon, epsilon=epsilon), times_temperature=True
     ),
     "mine": lambda epsilon, c: Pairwise("mine", torch.positive),
-    "triplet": lambda epsilon, c: Pairwise("triplet", torch.exp, LogPower(), epsilon),
+    "triplet": lambda epsilon, c: Pairwise("triplet", torch.exp, ScaledLog(), epsilon),
     "soft_triplet": lambda epsilon, c: Pairwise("soft_triplet", F.softplus, shift=epsilon, times_temperature=True),
     "n_plus_1_tuplet": lambda epsilon, c: Pairwise("n_plus_1_tuplet", F.softplus),
     "lifted_structured": lambda epsilon, c: Pairwise("lifted_structured", _squared_relu, shift=epsilon),
