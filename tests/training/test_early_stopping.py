@@ -17,7 +17,7 @@ from tests.errors import raises_usage_error
 from tests.processes import run_in_processes
 
 
-class StubMeter:
+class StubMetricsWriter:
     def __init__(self) -> None:
         self.last_row: dict[str, float] = {}
 
@@ -29,17 +29,17 @@ class StubLoop:
 
 def find_stop_epoch(spec: str | None, values: list[float], *, restart_after: int | None = None) -> int | None:
     """Return the epoch after which a training stops, given the monitored value of each epoch."""
-    meter, loop = StubMeter(), StubLoop(len(values))
-    callback = EarlyStopping(spec, meter)  # type: ignore[arg-type]
+    metrics_writer, loop = StubMetricsWriter(), StubLoop(len(values))
+    callback = EarlyStopping(spec, metrics_writer)  # type: ignore[arg-type]
     for epoch, value in enumerate(values, start=1):
         callback.after_backward(loop, None, torch.tensor(value))  # type: ignore[arg-type]
-        meter.last_row = {"recall@1": value}
+        metrics_writer.last_row = {"recall@1": value}
         loop.completed_epochs = epoch
         callback.after_epoch(loop)  # type: ignore[arg-type]
         if loop.should_stop:
             return epoch
         if epoch == restart_after:
-            state, callback = callback.state(), EarlyStopping(spec, meter)  # type: ignore[arg-type]
+            state, callback = callback.state(), EarlyStopping(spec, metrics_writer)  # type: ignore[arg-type]
             callback.restore(state)
     return None
 
@@ -91,17 +91,21 @@ def test_flat_online_metric_is_logged_once_for_each_best_value(
     caplog: pytest.LogCaptureFixture, restart_after: int | None
 ) -> None:
     caplog.set_level(logging.INFO)
-    metrics, meter, loop = select_metrics(["recall@1", "median_rank", "uniformity"]), StubMeter(), StubLoop(60)
-    callback = EarlyStopping("loss:patience=60", meter, metrics)  # type: ignore[arg-type]
+    metrics, metrics_writer, loop = (
+        select_metrics(["recall@1", "median_rank", "uniformity"]),
+        StubMetricsWriter(),
+        StubLoop(60),
+    )
+    callback = EarlyStopping("loss:patience=60", metrics_writer, metrics)  # type: ignore[arg-type]
     values = [0.2, *[0.2001] * 29, *[0.4] * 30]
     for epoch, value in enumerate(values, start=1):
         callback.after_backward(loop, None, torch.tensor(1.0))  # type: ignore[arg-type]
         ranks = {"median_rank": 100.0, "uniformity": 1.0}
-        meter.last_row = {"recall@1": value} | ranks if epoch % 2 else {}  # computed in every second epoch
+        metrics_writer.last_row = {"recall@1": value} | ranks if epoch % 2 else {}  # computed in every second epoch
         loop.completed_epochs = epoch
         callback.after_epoch(loop)  # type: ignore[arg-type]
         if epoch == restart_after:
-            state, callback = callback.state(), EarlyStopping("loss:patience=60", meter, metrics)  # type: ignore[arg-type]
+            state, callback = callback.state(), EarlyStopping("loss:patience=60", metrics_writer, metrics)  # type: ignore[arg-type]
             callback.restore(state)
     logged = [record.args for record in caplog.records]
     assert logged == [
@@ -181,11 +185,11 @@ def test_weights_at_the_stop_equal_those_of_a_full_training(tmp_path: Path) -> N
 
 
 def report_stop_epoch(rank: int, report: Any) -> None:
-    meter, loop = StubMeter(), StubLoop(9)
-    callback = EarlyStopping("recall@1:patience=2", meter)  # type: ignore[arg-type]
+    metrics_writer, loop = StubMetricsWriter(), StubLoop(9)
+    callback = EarlyStopping("recall@1:patience=2", metrics_writer)  # type: ignore[arg-type]
     while not loop.should_stop:
         callback.after_backward(loop, None, torch.tensor(float(rank)))  # type: ignore[arg-type]
-        meter.last_row = {"recall@1": 0.5} if rank == 0 else {}  # only the first process computes it
+        metrics_writer.last_row = {"recall@1": 0.5} if rank == 0 else {}  # only the first process computes it
         loop.completed_epochs += 1
         callback.after_epoch(loop)  # type: ignore[arg-type]
     report(loop.completed_epochs)
@@ -199,5 +203,5 @@ def test_all_processes_stop_together() -> None:
 def test_warns_of_a_patience_that_cannot_end_the_training(
     spec: str, warns: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    EarlyStopping(spec, StubMeter()).on_start(StubLoop(8))  # type: ignore[arg-type]
+    EarlyStopping(spec, StubMetricsWriter()).on_start(StubLoop(8))  # type: ignore[arg-type]
     assert ("cannot end a training run of 8 epochs early" in caplog.text) == warns

@@ -15,7 +15,7 @@ from contraport.errors import check
 from contraport.objectives import Loss
 from contraport.seeding import torch_generator
 from contraport.training.callbacks.early_stopping import list_scheduled_metrics
-from contraport.training.callbacks.meter import Meter
+from contraport.training.callbacks.metrics_writer import MetricsWriter
 from contraport.training.components.assembly import TrainingComponents
 from contraport.training.components.data_builder import build_views
 from contraport.training.config import Settings
@@ -31,19 +31,19 @@ class EpochEndMetrics(Callback):
     They are added to the epoch's last row. The items are a fixed random subset of at most 2,000 training items: one
     half to fit probes, the other to score them. No test item is used. Weights, buffers and random state do not change.
 
-    It precedes the meter in the list of callbacks, so that the row is not yet written.
+    It precedes the metrics writer in the list of callbacks, so that the row is not yet written.
 
     Args:
         dataset_before_mismatch: the training items as they are before pairs are mismatched on purpose.
 
     Attributes:
-        meter: writes the values; set before the training.
+        metrics_writer: writes the values; set before the training.
 
     Raises:
         UsageError: too few items, or a metric that cannot be computed.
     """
 
-    meter: Meter
+    metrics_writer: MetricsWriter
 
     def __init__(self, settings: Settings, components: TrainingComponents, dataset_before_mismatch: Dataset) -> None:
         # Imported here: scikit-learn is slow to import, and training runs without online metrics do not use it.
@@ -89,4 +89,4 @@ class EpochEndMetrics(Callback):
                 context = self.build_eval_context(loop.device)
                 results = {metric.key: metric(context) for metric in due}
                 values = {key: result if isinstance(result, float) else result.value for key, result in results.items()}
-                self.meter.add_online_values(values, seconds=time.perf_counter() - start)
+                self.metrics_writer.add_online_values(values, seconds=time.perf_counter() - start)

@@ -232,11 +232,13 @@ class Callback:
         """Called when the training ends by an exception."""
 
     def state(self) -> dict[str, Any] | None:
-        """Return the state to store in a checkpoint, or None (default).
-
-        The key in the checkpoint is the class name.
-        """
+        """Return the state to store in a checkpoint, or None (default)."""
         return None
+
+    @property
+    def checkpoint_key(self) -> str:
+        """Key of the state in a checkpoint."""
+        return type(self).__name__
 
     def restore(self, state: dict[str, Any]) -> None:
         """Restore the state that a checkpoint holds."""

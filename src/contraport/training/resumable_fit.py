@@ -29,7 +29,7 @@ from contraport.training.callbacks.checkpoints import (
 from contraport.training.callbacks.early_stopping import EarlyStopping, list_scheduled_metrics
 from contraport.training.callbacks.finite_guard import FailedStepRecorder, RestartFromLastCheckpoint
 from contraport.training.callbacks.loggers import Logger, close_loggers
-from contraport.training.callbacks.meter import Meter
+from contraport.training.callbacks.metrics_writer import MetricsWriter
 from contraport.training.callbacks.profiler import ProfilerCallback
 from contraport.training.callbacks.progress_bar import ProgressBar, ProgressLines
 from contraport.training.components.assembly import TrainingComponents
@@ -43,10 +43,10 @@ from contraport.training.run_folder_setup import drop_metrics_after
 
 
 class FinishedTraining(NamedTuple):
-    """Training loop and throughput meter of a finished run."""
+    """Training loop and metrics writer of a finished run."""
 
     loop: Loop
-    meter: Meter
+    metrics_writer: MetricsWriter
 
 
 def run_training_loop(
@@ -84,12 +84,14 @@ def run_training_loop(
             # Repeated once if a step was found not finite too late: from the last checkpoint, as in a resumed run, with
             # a new optimizer, schedule and callbacks. The weights are restored in place, so the wrapper stays.
             while not succeeded:
-                meter = Meter(run, module.objective, batch_size=batch_size, steps_per_row=log_every, loggers=loggers)
+                metrics_writer = MetricsWriter(
+                    run, module.objective, batch_size=batch_size, steps_per_row=log_every, loggers=loggers
+                )
                 # The guard is first: it raises before another callback counts the step.
                 callbacks = [
                     FailedStepRecorder(run, seed=settings.seed, steps_between_checks=check_every),
-                    *_build_callbacks(components, run, settings, meter, stop, epoch_end_metrics),
-                    (ProgressBar if console.is_terminal else ProgressLines)(console, meter),
+                    *_build_callbacks(components, run, settings, metrics_writer, stop, epoch_end_metrics),
+                    (ProgressBar if console.is_terminal else ProgressLines)(console, metrics_writer),
                 ]
                 loop = build_loop(settings, module, batches, device, callbacks, steps_per_epoch=steps_per_epoch)
                 loop.loss_callable = loss_callable
@@ -111,24 +113,24 @@ def run_training_loop(
     if unsharded is not None:
         unsharded.load_state_dict(gather_sharded_state(module.model.state_dict()))
         module.model = unsharded
-    return FinishedTraining(loop, meter)
+    return FinishedTraining(loop, metrics_writer)
 
 
 def _build_callbacks(
     components: TrainingComponents,
     run: RunFolder,
     settings: Settings,
-    meter: Meter,
+    metrics_writer: MetricsWriter,
     stop: StopRequest,
     epoch_end_metrics: EpochEndMetrics | None,
 ) -> list[Callback]:
     """Build the callbacks that the settings choose, in the order of their calls."""
     callbacks: list[Callback] = []
-    if epoch_end_metrics is not None:  # before the meter, which writes its values
-        epoch_end_metrics.meter = meter
+    if epoch_end_metrics is not None:  # before the metrics writer, which writes its values
+        epoch_end_metrics.metrics_writer = metrics_writer
         callbacks.append(epoch_end_metrics)
     metrics = [metric for metric, _ in list_scheduled_metrics(settings)]
-    callbacks += [meter, EarlyStopping(settings.early_stopping, meter, metrics)]
+    callbacks += [metrics_writer, EarlyStopping(settings.early_stopping, metrics_writer, metrics)]
     if components.audit_callback is not None:  # before the checkpoints, which hold its scores
         components.audit_callback.run_folder = run
         callbacks.append(components.audit_callback)

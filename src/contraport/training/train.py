@@ -243,7 +243,7 @@ def _fit_and_save_model(
             if is_main_process():
                 loggers = open_loggers(settings.logger, run, settings.to_config(), step=start.step)
         with temporary_thread_count(settings.threads):
-            loop, meter = run_training_loop(
+            loop, metrics_writer = run_training_loop(
                 components,
                 run,
                 settings,
@@ -261,7 +261,11 @@ def _fit_and_save_model(
         complete = f"the run already has {pluralize(epochs, 'epoch')}; {remedy}"
         if run.parent_command:  # a longer training run is not what that command asks for
             complete = f"the finished training run of {pluralize(epochs, 'epoch')} is used"
-        log.info("%s; model: %s", meter.format_session_summary() if meter.session_steps else complete, run.model_path)
+        log.info(
+            "%s; model: %s",
+            metrics_writer.format_session_summary() if metrics_writer.session_steps else complete,
+            run.model_path,
+        )
 
 
 def _with_decoded_image_cache(components: TrainingComponents, settings: Settings, folder: Path) -> TrainingComponents:

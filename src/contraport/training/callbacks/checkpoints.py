@@ -128,7 +128,7 @@ def write_checkpoint(run: RunFolder, loop: Loop, path: Path) -> None:
     with stop_all_on_error():
         # Sharded tensors are gathered, so all processes take part; only the first writes.
         # No random state: each step seeds its own generators from seed and step, which makes resuming exact.
-        states = {type(callback).__name__: callback.state() for callback in loop.callbacks}
+        states = {callback.checkpoint_key: callback.state() for callback in loop.callbacks}
         checkpoint = {
             "epoch": loop.completed_epochs,
             "batch": loop.completed_batches,
@@ -180,7 +180,7 @@ def restore_last_checkpoint(loop: Loop, run: RunFolder) -> None:
         # with more epochs follows the longer schedule.
         loop.schedule.load_state_dict(state["schedule"])
         for callback in loop.callbacks:
-            callback_state = state["callbacks"].get(type(callback).__name__)
+            callback_state = state["callbacks"].get(callback.checkpoint_key)
             if callback_state is not None:
                 callback.restore(callback_state)
     except Exception as error:  # a checkpoint of another training run raises arbitrary exceptions

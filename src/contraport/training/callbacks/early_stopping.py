@@ -15,7 +15,7 @@ from contraport.data import Batch
 from contraport.distributed import broadcast_object
 from contraport.errors import check
 from contraport.metrics.registry import Metric, ScheduledMetric, parse_scheduled_metrics, select_metrics
-from contraport.training.callbacks.meter import Meter
+from contraport.training.callbacks.metrics_writer import MetricsWriter
 from contraport.training.config import Settings
 from contraport.training.loop import Callback, Loop
 
@@ -92,18 +92,20 @@ class EarlyStopping(Callback):
     Without a value of the option `early_stopping` it only logs that the loss is flat. Other online metrics of which
     higher is better are logged too when they are flat.
 
-    It follows the meter in the list of callbacks, whose online metrics it reads, and precedes the checkpoints, which
-    hold its state: a resumed training stops at the same epoch.
+    It follows the metrics writer, whose online metrics it reads, in the list of callbacks. It precedes the checkpoints,
+    which hold its state: a resumed training stops at the same epoch.
 
     Args:
         rule_text: the value of `early_stopping`; None: the loss is watched, and the training is not stopped.
         online_metrics: those of which higher is better are watched too, but do not stop the training.
     """
 
-    def __init__(self, rule_text: str | None, meter: Meter, online_metrics: Sequence[Metric] = ()) -> None:
+    def __init__(
+        self, rule_text: str | None, metrics_writer: MetricsWriter, online_metrics: Sequence[Metric] = ()
+    ) -> None:
         self._stops = rule_text is not None
         self._rule = parse_stopping_rule(rule_text or "loss")
-        self._meter = meter
+        self._metrics_writer = metrics_writer
         # Those of which lower is better, such as uniformity and alignment, improve at the cost of one another.
         shares = [metric for metric in online_metrics if metric.better_direction == "higher"]
         self._logged_metrics = [metric for metric in shares if metric.key != self._rule.name]
@@ -149,7 +151,7 @@ class EarlyStopping(Callback):
         self._loss_sum, self._loss_count = 0.0, 0
         key = None if self._rule.metric is None else self._rule.metric.key
         # All processes decide by the value of the first, which alone computes the online metrics.
-        value: float | None = broadcast_object(mean_loss if key is None else self._meter.last_row.get(key))
+        value: float | None = broadcast_object(mean_loss if key is None else self._metrics_writer.last_row.get(key))
         margin = self._rule.min_delta if self._stops else FLAT_RELATIVE_CHANGE * abs(self._best or 0.0)
         is_better = (
             value is not None
@@ -179,7 +181,7 @@ class EarlyStopping(Callback):
         """Log each online metric that has not improved for the default patience."""
         for metric in self._logged_metrics:
             patience = StoppingRule(metric).resolve_patience(loop.epochs)
-            value = self._meter.last_row.get(metric.key, math.nan)
+            value = self._metrics_writer.last_row.get(metric.key, math.nan)
             if math.isnan(value):  # not computed in this epoch
                 continue
             best, epoch, is_logged = self._best_by_metric.get(metric.key, (value, 0, False))

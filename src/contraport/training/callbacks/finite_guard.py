@@ -15,7 +15,7 @@ from contraport.distributed import is_main_process, raise_on_one_rank
 from contraport.errors import UsageError, hint_on_error
 from contraport.runs import RunFolder
 from contraport.training.callbacks.checkpoints import write_checkpoint
-from contraport.training.callbacks.meter import to_floats
+from contraport.training.callbacks.metrics_writer import to_floats
 from contraport.training.loop import Callback, Loop
 
 _log = logging.getLogger(__name__)

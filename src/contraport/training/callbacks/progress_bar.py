@@ -11,15 +11,15 @@ from rich.text import Text
 
 from contraport.metrics import collect_metrics_for_display
 from contraport.runs import MetricsRow
-from contraport.training.callbacks.meter import Meter
+from contraport.training.callbacks.metrics_writer import MetricsWriter
 from contraport.training.loop import Callback, Loop
 
 
 class ProgressBar(Callback):
     """Callback that shows a progress bar in a terminal."""
 
-    def __init__(self, console: Console, meter: Meter) -> None:
-        self._meter = meter
+    def __init__(self, console: Console, metrics_writer: MetricsWriter) -> None:
+        self._metrics_writer = metrics_writer
         self._progress = Progress(
             TextColumn("epoch {task.fields[epoch]}", markup=False, table_column=Column(no_wrap=True)),
             BarColumn(bar_width=6, table_column=Column(no_wrap=True)),
@@ -40,7 +40,7 @@ class ProgressBar(Callback):
             self._bar,
             completed=loop.step,
             epoch=_format_epoch(loop),
-            measured=format_metrics_row(self._meter.last_row, self._meter.last_online_values),
+            measured=format_metrics_row(self._metrics_writer.last_row, self._metrics_writer.last_online_values),
         )
 
     def on_end(self, loop: Loop) -> None:
@@ -61,21 +61,21 @@ class _MetricsColumn(ProgressColumn):
 class ProgressLines(Callback):
     """Callback that prints a line of progress and metrics every half minute."""
 
-    def __init__(self, console: Console, meter: Meter) -> None:
+    def __init__(self, console: Console, metrics_writer: MetricsWriter) -> None:
         self._console = console
-        self._meter = meter
+        self._metrics_writer = metrics_writer
         self._written_at = -30.0
 
     def on_start(self, loop: Loop) -> None:
         self._begin = loop.step
 
     def after_batch(self, loop: Loop) -> None:
-        row, seconds = self._meter.last_row, self._meter.session_seconds
+        row, seconds = self._metrics_writer.last_row, self._metrics_writer.session_seconds
         if not row or seconds - self._written_at < 30:
             return
         self._written_at = seconds
         step, total = loop.step, loop.total_steps
-        metrics = format_metrics_row(row, self._meter.last_online_values)
+        metrics = format_metrics_row(row, self._metrics_writer.last_online_values)
         left = (total - step) * seconds / (step - self._begin)
         self._console.print(
             f"epoch {_format_epoch(loop)}  step {step:,}/{total:,}  {metrics}  "

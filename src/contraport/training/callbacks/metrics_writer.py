@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from contraport.training.loop import Callback, Loop
 log = logging.getLogger("contraport.training")
 
 
-class Meter(Callback):
+class MetricsWriter(Callback):
     """Callback that writes rows of mean values to `metrics.jsonl`.
 
     A row is written every few steps and at the end of each epoch.
@@ -39,6 +39,8 @@ class Meter(Callback):
         session_items: number of items processed in this session, over all processes.
         data_wait_seconds: seconds of this session in which the loop waited for data.
     """
+
+    checkpoint_key: ClassVar[str] = "Meter"  # the class had this name
 
     def __init__(
         self,
