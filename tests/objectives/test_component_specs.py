@@ -23,17 +23,17 @@ Z = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0))
         (contraport.info_nce(0.3), {"layout": "joint"}, contraport.nt_xent(0.3)),
         (
             contraport.nt_xent(0.5),
-            {"constraint_or_schedule": "balanced:iterations=5", "layout": "joint"},
+            {"constraint": "balanced:iterations=5", "layout": "joint"},
             contraport.gca_ince(0.5),
         ),
         (contraport.gca_ince(0.5), {"divergence": "rince:q=0.6,lam=0.01"}, contraport.gca_rince(0.5)),
         (contraport.info_nce(0.3), {"layout": "cross:symmetric=false"}, contraport.info_nce(0.3, symmetric=False)),
         (
             contraport.gca_uot(),
-            {"constraint_or_schedule": "unbalanced:relaxation=(.1, 2)"},
+            {"constraint": "unbalanced:relaxation=(.1, 2)"},
             contraport.gca_uot(relaxation=(0.1, 2)),
         ),
-        (contraport.nt_xent(2.0), {"kernel": "student-t:df=5", "constraint_or_schedule": "simplex"}, None),
+        (contraport.nt_xent(2.0), {"kernel": "student-t:df=5", "constraint": "simplex"}, None),
     ],
 )
 def test_equals_the_named_objective(base, parts, expected) -> None:
@@ -73,6 +73,12 @@ def test_rejects_parts_that_do_not_fit(parts, code) -> None:
 def test_rejects_a_sum_of_objectives() -> None:
     with raises_usage_error("kernel.no_parts"):
         replace_components(contraport.align_uniform(), kernel="student-t")
+
+
+def test_schedule_of_constraints_does_not_replace_the_constraint() -> None:
+    for text, expected in (("tighten:every=10", contraport.Balanced()), ("rows", contraport.Rows())):
+        objective = build_objective(Settings(objective="gca-ince", layout="cross", constraint=text))
+        assert repr(objective.constraint) == repr(expected)
 
 
 def test_parts_are_options_of_a_training(tmp_path) -> None:

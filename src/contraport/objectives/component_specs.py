@@ -61,18 +61,17 @@ def replace_components(
     layout: str | None = None,
     kernel: str | None = None,
     divergence: str | None = None,
-    constraint_or_schedule: str | None = None,
+    constraint: str | None = None,
 ) -> Objective:
     """Return an objective with some components replaced by ones parsed from text.
 
-    The temperature stays, unless the kernel gives another. The constraint stays as well if the text names a
-    schedule of constraints.
+    The temperature stays, unless the kernel gives another.
 
     Raises:
         UsageError: the loss has no such parts, as a sum of objectives, or the parts do not go together.
 
     >>> import contraport
-    >>> replace_components(contraport.info_nce(0.1), divergence="rince:q=0.5", constraint_or_schedule="rows")
+    >>> replace_components(contraport.info_nce(0.1), divergence="rince:q=0.5", constraint="rows")
     Objective(layout=Cross(), kernel=Gibbs('cosine', 0.1), constraint=Rows(), target=Pairs(), ...
     """
     if not isinstance(objective, Objective):
@@ -83,12 +82,10 @@ def replace_components(
         raise UsageError(message, kind="no_parts")
     own = objective.kernel
     defaults = {"temperature": own.temperature, "learnable": own.learns_temperature}
-    text = constraint_or_schedule or ""
-    names_constraint = text.partition(":")[0] in CONSTRAINTS
     return Objective(
         objective.layout if layout is None else build_from_spec("layout", layout, LAYOUTS),
         own if kernel is None else build_from_spec("kernel", kernel, KERNELS, defaults=defaults),
-        build_from_spec("constraint", text, CONSTRAINTS) if names_constraint else objective.constraint,
+        objective.constraint if constraint is None else build_from_spec("constraint", constraint, CONSTRAINTS),
         objective.target,
         objective.divergence if divergence is None else build_from_spec("divergence", divergence, DIVERGENCES),
         objective.penalties,

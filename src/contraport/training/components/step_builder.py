@@ -34,7 +34,12 @@ from contraport.objectives import (
     matryoshka,
 )
 from contraport.objectives.component_specs import replace_components
-from contraport.objectives.loss_schedules import LossSchedule, parse_constraint_schedule, parse_sample_weight_schedule
+from contraport.objectives.loss_schedules import (
+    CONSTRAINTS,
+    LossSchedule,
+    parse_constraint_schedule,
+    parse_sample_weight_schedule,
+)
 from contraport.schedules import is_learned_temperature, parse_momentum_schedule, parse_temperature_schedule
 from contraport.training.components.data_builder import build_views, count_cached_draws
 from contraport.training.components.model_builder import (
@@ -104,7 +109,9 @@ def build_objective(settings: Settings) -> nn.Module | None:
     objective = _build_named_objective(objective, temperature, objective_settings)
     parts = {name: getattr(settings, name) for name in _PART_REPLACEMENT_OPTION_NAMES}
     if any(parts.values()):
-        objective = replace_components(objective, **parts, constraint_or_schedule=settings.constraint)
+        text = settings.constraint or ""  # may also name a schedule of constraints, which replaces it later
+        constraint = text if text.partition(":")[0] in CONSTRAINTS else None
+        objective = replace_components(objective, **parts, constraint=constraint)
     return objective if dims is None else matryoshka(objective, list(dims), list(dims.values()))
 
 
