@@ -323,7 +323,7 @@ def test_deprecated_names_of_methods_still_work_with_a_warning():
     renamed = {
         (model, "single_view"): "to_single_view",
         (model, "select_view"): "to_single_view",
-        (model, "save_encoder_files"): "save_encoder_configs",
+        (model, "save_encoder_files"): "save_transformers_configs",
         (model, "represent_features"): "to_representations",
         (model.tower(0), "represent_features"): "to_representation",
     }

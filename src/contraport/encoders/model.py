@@ -65,7 +65,7 @@ A contraport model. Load it with `contraport.encoders.Model.from_pretrained`.
 
 @keep_deprecated_attributes(
     represent_features="to_representations",
-    save_encoder_files="save_encoder_configs",
+    save_encoder_files="save_transformers_configs",
     select_view="to_single_view",
     single_view="to_single_view",
 )
@@ -304,12 +304,12 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         weights = save_directory / WEIGHTS_FILE
         checksum_path(weights).unlink(missing_ok=True)
         super()._save_pretrained(save_directory)
-        self.save_encoder_configs(save_directory)
+        self.save_transformers_configs(save_directory)
         write_checksum(weights)
         # safetensors 0.8 writes files that only the owner can read.
         weights.chmod(checksum_path(weights).stat().st_mode)
 
-    def save_encoder_configs(self, folder: Path) -> None:
+    def save_transformers_configs(self, folder: Path) -> None:
         """Save the config and tokenizer of transformers encoders, without weights."""
         for number, encoder in enumerate(self.encoders):
             if isinstance(encoder, TransformersTextEncoder):

@@ -25,8 +25,8 @@ from contraport.evaluation.report_arrays import ArraysByName, collect_item_conte
 from contraport.evaluation.split_loading import (
     SplitLoader,
     load_splits_of_source,
+    resolve_dataset_view_index,
     resolve_device,
-    resolve_view_position,
 )
 from contraport.feature_files import Features, as_features, write_features
 from contraport.metrics.embedding_geometry import TRUSTWORTHINESS_NEIGHBORS, trustworthiness
@@ -158,7 +158,7 @@ def _embed_run_features_and_dataset(
     splits = load_splits_of_source(run, SplitLoader(settings, model), None, drop_trained_items=False)
     dataset = splits.train if options.split == "train" else splits.test
     if options.view is not None:
-        dataset = dataset.select_views([resolve_view_position(dataset, whole, options.view)]).drop_duplicates()
+        dataset = dataset.select_views([resolve_dataset_view_index(dataset, whole, options.view)]).drop_duplicates()
     dataset = dataset.subset(_choose_item_indices(len(dataset), options))
     features = extract_features(model, dataset, build_unaugmented_views(settings, dataset), loader_config)
     return _build_features(dataset, features, str(run.path)), dataset

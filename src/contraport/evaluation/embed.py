@@ -33,8 +33,8 @@ from contraport.evaluation.split_loading import (
     SplitLoader,
     is_training_data,
     load_splits_of_source,
+    resolve_dataset_view_index,
     resolve_device,
-    resolve_view_position,
 )
 from contraport.feature_files import (
     SUPPORTED_SUFFIXES,
@@ -120,7 +120,7 @@ def encode_items(
     with rename_argument("items", "data"), _hint_list_on_error(model, items):
         dataset = SplitLoader(settings, model).load(items, "train", as_one_split=True)
         if view is not None:
-            dataset = dataset.select_views([resolve_view_position(dataset, whole, view)])
+            dataset = dataset.select_views([resolve_dataset_view_index(dataset, whole, view)])
         views = build_unaugmented_views(settings, dataset)
         check_views_fit_model(model, dataset, views)
     columns = [*items.values()] if isinstance(items, Mapping) else items if isinstance(items, tuple) else [items]
@@ -174,7 +174,7 @@ def _embed_to_file(options: EmbedOptions, out: Path, output_function: Callable[.
     # Each row of a coupling, or item of data with one view alone, has its own key; a view of several has that of all.
     has_own_keys = all(dataset.is_coupling or len(dataset.shapes) == 1 for dataset in datasets)
     if view is not None:
-        positions = [resolve_view_position(dataset, whole, options.view) for dataset in datasets]
+        positions = [resolve_dataset_view_index(dataset, whole, options.view) for dataset in datasets]
         datasets = _select_view_of_distinct_items(datasets, positions, view)
     device, bars = resolve_device(options.device), ProgressBars(shown=options.progress)
     loader_config = LoaderConfig(options.batch_size, device, options.num_workers, bars)

@@ -166,7 +166,9 @@ class LoadedRun:
 
     def load_baselines_by_name(self) -> dict[str, Model | RawInputEncoder]:
         """Load the baseline encoders (raw inputs, encoder before training) by name."""
-        initial = self.run_folder.find_initial_model(trust_remote_code=self.evaluate_options.trust_remote_code)
+        initial = self.run_folder.find_pretrained_initial_model(
+            trust_remote_code=self.evaluate_options.trust_remote_code
+        )
         if initial is None:
             before = {"untrained": build_untrained_copy(self.training_settings, self.model, self.run_folder.encoder)}
         else:

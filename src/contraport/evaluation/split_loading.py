@@ -259,9 +259,9 @@ class SplitLoader:
         return adapted.replace_unchecked(data=data, columns=columns, given_views=(), **unset)
 
 
-def resolve_view_position(dataset: Dataset, model: Model, view: object) -> int:
+def resolve_dataset_view_index(dataset: Dataset, model: Model, model_view: object) -> int:
     """Return the dataset's view index that matches a view of the model."""
-    number = model.view_index(view)
+    number = model.view_index(model_view)
     names, shapes = dataset.view_names, dataset.shapes
     if model.view_names[number] in names:
         return names.index(model.view_names[number])

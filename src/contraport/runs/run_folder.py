@@ -283,11 +283,11 @@ class RunFolder(Run):
         """
         with self.translate_write_errors():
             if configs_only:
-                model.save_encoder_configs(self.initial_path)
+                model.save_transformers_configs(self.initial_path)
             else:
                 _save_model_files(model, self.initial_path)
 
-    def find_initial_model(self, *, trust_remote_code: bool = False) -> Model | None:
+    def find_pretrained_initial_model(self, *, trust_remote_code: bool = False) -> Model | None:
         """Load the initial model, or return None if it had random weights."""
         from contraport.encoders.model import CONFIG_FILE
 

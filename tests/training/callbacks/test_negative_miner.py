@@ -87,7 +87,7 @@ class RecordingObjective(torch.nn.Module):
 def test_negatives_equal_a_search_by_the_encoder(settings: dict[str, Any], pairs: Dataset) -> None:
     objective = RecordingObjective()
     run = train(**settings | {"objective": objective, "epochs": 1})
-    model = as_run_folder(run).find_initial_model()
+    model = as_run_folder(run).find_pretrained_initial_model()
     assert model is None or model.training is False
     components = build_components(run.settings(data=pairs, objective=objective), None, pairs)
     embedded = embed_views(
