@@ -45,7 +45,9 @@ class CanonicalMaps(NamedTuple):
     correlations: tuple[Tensor, ...]
 
 
-def fit_canonical_maps(features: tuple[TensorOrComputedRows, TensorOrComputedRows], pool: Tensor) -> CanonicalMaps:
+def cross_fit_canonical_maps(
+    features: tuple[TensorOrComputedRows, TensorOrComputedRows], pool: Tensor
+) -> CanonicalMaps:
     """Fit the canonical maps of each fold to pairs of the other folds.
 
     Only pairs in `pool`, ``(m,)``, are used. With both features whitened, the cross-covariance has the canonical
@@ -54,7 +56,7 @@ def fit_canonical_maps(features: tuple[TensorOrComputedRows, TensorOrComputedRow
     fewer directions, nothing is lost.
 
     >>> u = torch.randn(300, 2, generator=torch.Generator().manual_seed(0))
-    >>> fitted = fit_canonical_maps((u, u.flip(1)), torch.arange(300))
+    >>> fitted = cross_fit_canonical_maps((u, u.flip(1)), torch.arange(300))
     >>> first, second = fitted.fold_maps[0]
     >>> x, y = (u - fitted.feature_means[0]) @ first, (u.flip(1) - fitted.feature_means[1]) @ second
     >>> bool(torch.cosine_similarity(x, y).min() > 0.99)

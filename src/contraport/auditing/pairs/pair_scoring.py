@@ -122,7 +122,7 @@ def _score_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """
     scores = torch.empty(len(pairs.first), dtype=torch.float32, device=pairs.first.device)
     centers, folds, maps, correlations = paired.cross_fitted_canonical_maps
-    references = paired.canonical_references_by_fold
+    references = paired.canonical_references_by_fold_and_direction
     # With fewer references, fewer count as nearest, so that they are the same share of the items. Of more than 4,096
     # items the share is constant.
     nearest = math.ceil(paired.num_neighbors * len(paired.reference_sample_indices) / min(len(paired), 4_096))

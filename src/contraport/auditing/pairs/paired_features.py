@@ -24,7 +24,7 @@ from contraport._utils.vector_search import (
     top_indices,
     top_products_and_indices,
 )
-from contraport.auditing.pairs.canonical_maps import CanonicalMaps, fit_canonical_maps
+from contraport.auditing.pairs.canonical_maps import CanonicalMaps, cross_fit_canonical_maps
 from contraport.data import Dataset, Views
 from contraport.data.stores import Store
 from contraport.embedding import LoaderConfig, extract_features
@@ -126,7 +126,7 @@ class PairedFeatures:
         (True, True)
         """
         other = copy.copy(self)
-        maps = ("cross_fitted_canonical_maps", "canonical_references_by_fold")
+        maps = ("cross_fitted_canonical_maps", "canonical_references_by_fold_and_direction")
         for name in ("nearest_pool_items_by_view", *maps, "observed_scores_by_statistic"):
             other.__dict__.pop(name, None)
         object.__setattr__(other, "neighbor_pool", neighbor_pool)
@@ -302,11 +302,11 @@ class PairedFeatures:
     @cached_property
     def cross_fitted_canonical_maps(self) -> CanonicalMaps:
         """Maps of both views to canonical correlation variables, cross-fitted on the reference pairs."""
-        return fit_canonical_maps(self.features, self.neighbor_pool_items)
+        return cross_fit_canonical_maps(self.features, self.neighbor_pool_items)
 
     @cached_property
-    def canonical_references_by_fold(self) -> tuple[tuple[tuple[Tensor, Tensor], ...], ...]:
-        """Canonical coordinates of reference items by fold, weighting and view, ``(r, k)``."""
+    def canonical_references_by_fold_and_direction(self) -> tuple[tuple[tuple[Tensor, Tensor], ...], ...]:
+        """Canonical coordinates of reference items of both views, ``(r, k)``."""
         centers, _, maps, correlations = self.cross_fitted_canonical_maps
         folds = []
         for fold_maps, weights in zip(maps, correlations, strict=True):
