@@ -149,8 +149,8 @@ def derive_view_names(views: Sequence[Sequence[str]]) -> tuple[str, ...]:
     return tuple(stem if stem and stems.count(stem) == 1 else f"view{number}" for number, stem in enumerate(stems))
 
 
-class ViewSuggestion(NamedTuple):
-    """Suggestion of how to split the columns of one view into several views.
+class ViewDivision(NamedTuple):
+    """Suggested division of the columns of one view into several views.
 
     Attributes:
         columns: names of all columns.
@@ -163,31 +163,31 @@ class ViewSuggestion(NamedTuple):
     is_evident: bool
 
 
-def suggest_views(names: Sequence[str]) -> ViewSuggestion:
-    """Suggest a division of one view's columns into several views, by their prefixes.
+def suggest_view_division(columns: Sequence[str]) -> ViewDivision:
+    """Suggest how to divide columns into several views, by their prefixes.
 
     Two groups of columns, or three or four of several columns each, are evident views. Columns without such prefixes
     are divided into two halves, which are not evident.
 
-    >>> suggest_views(["left.height", "left.width", "age"])
-    ViewSuggestion(columns=('left.height', 'left.width', 'age'), views=['left.*', 'age'], is_evident=True)
-    >>> suggest_views(["lidar_0", "lidar_1", "radar_0", "radar_1"]).views
+    >>> suggest_view_division(["left.height", "left.width", "age"])
+    ViewDivision(columns=('left.height', 'left.width', 'age'), views=['left.*', 'age'], is_evident=True)
+    >>> suggest_view_division(["lidar_0", "lidar_1", "radar_0", "radar_1"]).views
     ['lidar_*', 'radar_*']
-    >>> suggest_views(["height", "width", "age"])
-    ViewSuggestion(columns=('height', 'width', 'age'), views=['height', ['width', 'age']], is_evident=False)
+    >>> suggest_view_division(["height", "width", "age"])
+    ViewDivision(columns=('height', 'width', 'age'), views=['height', ['width', 'age']], is_evident=False)
     """
     for suffix in (r"\d+$", r"(?<=[._ -]).+"):  # a number, or any text after a separator
         groups: dict[str, list[str]] = {}
-        for name in names:
+        for name in columns:
             groups.setdefault(re.sub(suffix, "", name), []).append(name)
         patterns = [f"{prefix}*" if len(group) > 1 else group[0] for prefix, group in groups.items()]
         sizes = sorted(map(len, groups.values()))
         has_groups = 2 <= len(groups) <= 4 and (sizes[0] > 1 or (len(groups) == 2 and sizes[1] > 1))
-        if has_groups and all(sum(fnmatchcase(name, one) for one in patterns) == 1 for name in names):
-            return ViewSuggestion(tuple(names), patterns, is_evident=True)
-    middle = len(names) // 2
-    halves = (list(names[:middle]), list(names[middle:]))
-    return ViewSuggestion(tuple(names), [half if len(half) > 1 else half[0] for half in halves], is_evident=False)
+        if has_groups and all(sum(fnmatchcase(name, one) for one in patterns) == 1 for name in columns):
+            return ViewDivision(tuple(columns), patterns, is_evident=True)
+    middle = len(columns) // 2
+    halves = (list(columns[:middle]), list(columns[middle:]))
+    return ViewDivision(tuple(columns), [half if len(half) > 1 else half[0] for half in halves], is_evident=False)
 
 
 def _is_row_number_column(schema: pa.Schema, name: str) -> bool:

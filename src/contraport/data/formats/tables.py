@@ -29,8 +29,8 @@ from contraport.data.formats.arrow_datasets import TableRows, dataset_from_rows,
 from contraport.data.formats.column_roles import (
     COLUMN_NAMES_BY_ROLE,
     MAX_LISTED_COLUMNS,
-    ViewSuggestion,
-    suggest_views,
+    ViewDivision,
+    suggest_view_division,
 )
 from contraport.errors import UsageError, check, translate_read_errors
 
@@ -77,8 +77,8 @@ def read_table(path: str | Path, declared_roles: Mapping[str, Any] | None = None
     return table
 
 
-def find_view_suggestion(data: Any, declared_roles: Mapping[str, Any] | None) -> ViewSuggestion | None:
-    """Suggest a division of a table's only view into several, or None.
+def find_view_division(data: Any, declared_roles: Mapping[str, Any] | None) -> ViewDivision | None:
+    """Return a suggested division of a table's only view into several, or None.
 
     None for other data, for a table of several views, for one whose view has one column, and for explicit views.
     """
@@ -87,7 +87,7 @@ def find_view_suggestion(data: Any, declared_roles: Mapping[str, Any] | None) ->
     if not isinstance(data, str | Path) or Path(data).suffix not in TABLE_SUFFIXES or not Path(data).is_file():
         return None
     views = infer_roles_from_values(TableRows(read_table(data, declared_roles)), declared_roles, str(data)).views
-    return suggest_views(views[0]) if len(views) == 1 < len(views[0]) else None
+    return suggest_view_division(views[0]) if len(views) == 1 < len(views[0]) else None
 
 
 def check_several_views(dataset: Dataset, purpose: str, *, data: Any, declared_roles: Mapping[str, Any] | None) -> None:
@@ -105,15 +105,15 @@ def check_several_views(dataset: Dataset, purpose: str, *, data: Any, declared_r
     if views > 1:
         return
     message = f"data: must have two or more views for {purpose}, got {pluralize(views, 'view')} in {dataset.name!r}."
-    if (suggestion := find_view_suggestion(data, declared_roles)) is None:
+    if (division := find_view_division(data, declared_roles)) is None:
         raise UsageError(message, kind="views")
-    number = len(suggestion.columns)
+    number = len(division.columns)
     message = f"{message[:-1]}, as its {number} columns of numbers are read as one. State the columns of each view"
-    if number > MAX_LISTED_COLUMNS and not suggestion.is_evident:
-        ends = [[half[0], "...", half[-1]] for half in suggestion.views]
+    if number > MAX_LISTED_COLUMNS and not division.is_evident:
+        ends = [[half[0], "...", half[-1]] for half in division.views]
         raise UsageError(f"{message}, as in {format_options(columns={'views': ends})}.", kind="views")
-    example = {"columns": {"views": suggestion.views}}
-    how = "by their prefixes" if suggestion.is_evident else "such as one half of them each"
+    example = {"columns": {"views": division.views}}
+    how = "by their prefixes" if division.is_evident else "such as one half of them each"
     raise UsageError(f"{message}, {how}: {format_options(**example)}.", kind="views", suggested_options=example)
 
 
