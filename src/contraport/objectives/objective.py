@@ -14,7 +14,7 @@ from contraport.engine import Kernel, autocast_disabled
 from contraport.errors import UsageError, check, check_finite, check_type, is_number, unknown_name_error
 from contraport.objectives.constraints import Constraint, LogMarginals, PlanRequest, Rows
 from contraport.objectives.divergences import KL, Divergence
-from contraport.objectives.inputs import Attributes, unstack_views
+from contraport.objectives.inputs import unstack_views
 from contraport.objectives.layout_wrappers import LeadingCoordinates, NestedCoordinates
 from contraport.objectives.layouts import Block, Cross, Joint, Layout, PairPattern
 from contraport.objectives.loss import CallOptionValue, Loss, add_terms
@@ -288,7 +288,7 @@ class Objective(Loss):
         forward, ids = directions[0].block, attributes.get("ids")
         marginals: LogMarginals | None = None
         if self.constraint.marginals == "weights":
-            marginals = self._get_weights_as_log_marginals(forward, attributes)
+            marginals = self._normalize_weights_to_log_marginals(attributes.get("weights"), forward)
         same_pairs = problem.negatives is None and not problem.traits.requires_features
         if same_pairs and "column_weights" not in attributes:
             # Both directions in one solve: each pass over the pairs serves a half step of both.
@@ -313,13 +313,12 @@ class Objective(Loss):
             results.append(BlockResult(side, target, plan, row_weights, ids))
         return results
 
-    def _get_weights_as_log_marginals(self, block: Block, attributes: Attributes) -> LogMarginals:
-        """Return the item weights of rows and columns as log marginals.
+    def _normalize_weights_to_log_marginals(self, weights: Tensor | None, block: Block) -> LogMarginals:
+        """Return normalized item weights of rows and columns as log marginals.
 
         Raises:
             UsageError: a weight is missing or not positive, or a column has no item.
         """
-        weights = attributes.get("weights")
         if weights is None or not bool((weights > 0).all()):
             message = f"weights: must be positive for each item, as they are the marginals of {self.constraint!r}."
             raise UsageError(message, kind="marginals")
