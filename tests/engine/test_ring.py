@@ -143,7 +143,7 @@ def test_rejects_an_unknown_exchange():
 def report_explanation(rank, report):
     z = torch.randn(6, 3)
     with exchange("ring"):
-        (result, *_) = contraport.nt_xent().iterate_block_results(z, z + 1)
+        (result, *_) = contraport.nt_xent().iterate_plans_with_targets(z, z + 1)
     report(explain_backend(result.plan.geometry))
 
 

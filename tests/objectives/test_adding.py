@@ -105,7 +105,7 @@ def test_custom_parts_work_with_every_backend(loss):
         for value, reference in zip(result, results[0], strict=True):
             torch.testing.assert_close(value, reference)
     assert isinstance(loss.constraint, Constraint)
-    assert isinstance(next(loss.iterate_block_results(*views())).plan, Plan)
+    assert isinstance(next(loss.iterate_plans_with_targets(*views())).plan, Plan)
 
 
 def test_a_custom_objective_is_registered_and_trains(custom_objective, tmp_path):

@@ -75,7 +75,7 @@ def test_unbalanced_plans(reference):
     one_way = contraport.Cross(symmetric=False)
     loss = contraport.Objective(one_way, kernel, allowed, contraport.Pairs(), contraport.KL())
     z0, z1 = views()
-    result = next(loss.iterate_block_results(z0, z1, column_weights=COLUMNS)).plan
+    result = next(loss.iterate_plans_with_targets(z0, z1, column_weights=COLUMNS)).plan
     k = kernel(z0, z1).dense().exp() * COLUMNS
     k, a = (k / 49, 1 / 7) if reference == "product" else (k, 1 / 7)
     v, damping = torch.ones(7, dtype=torch.float64), rho / (rho + temperature)

@@ -225,7 +225,7 @@ def test_objectives_with_required_attributes_of_a_large_batch_in_tiles(name):
 
 def test_guided_negatives_differ_by_direction():
     """Each direction excludes pairs of its own, and no positives."""
-    plans = [result.plan.dense() for result in build("guided").iterate_block_results(*views(), features=FEATURES)]
+    plans = [result.plan.dense() for result in build("guided").iterate_plans_with_targets(*views(), features=FEATURES)]
     excluded = [plan == 0 for plan in plans]
     assert (excluded[0] != excluded[1].T).any()
     assert not excluded[0].diagonal().any()

@@ -25,7 +25,7 @@ FEATURES = torch.stack(views(seed=3, d=4), 1)  # features of each view
 
 def plans(layout):
     loss = Objective(layout, Gibbs("cosine", 0.5), Rows(), Pairs(), KL())
-    return [result.plan.dense() for result in loss.iterate_block_results(*views(), features=FEATURES)]
+    return [result.plan.dense() for result in loss.iterate_plans_with_targets(*views(), features=FEATURES)]
 
 
 def test_guided_negatives_inside_and_outside_other_layouts():

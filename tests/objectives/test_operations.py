@@ -103,7 +103,7 @@ def test_writing_to_results_changes_no_later_call(name):
     z, attributes, settings = comparing.views(), comparing.required_attributes(name), SETTINGS.get(name, {})
     expected = comparing.build(name, **settings)(*z, **attributes)
     own = {tensor.untyped_storage().data_ptr() for tensor in [*z, *attributes.values()]}
-    for outcome in comparing.build(name, **settings).iterate_block_results(*z, **attributes):
+    for outcome in comparing.build(name, **settings).iterate_plans_with_targets(*z, **attributes):
         for tensor in list(reachable_tensors(outcome, set())):
             if tensor.untyped_storage().data_ptr() not in own and tensor.is_contiguous():
                 tensor.zero_()

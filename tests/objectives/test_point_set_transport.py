@@ -476,7 +476,7 @@ def test_an_exact_plan_of_an_objective_has_the_cost_of_the_kernel(transposed):
     x, y = torch.randn(2, 5, 3, dtype=torch.float64)
     kernel = contraport.Gibbs("sqeuclidean", 0.5)
     loss = contraport.Objective(contraport.Cross(), kernel, contraport.Exact(), contraport.Pairs(), contraport.KL())
-    plan = next(loss.iterate_block_results(x, y)).plan
+    plan = next(loss.iterate_plans_with_targets(x, y)).plan
     cost = torch.cdist(x, y).square()
     plan, cost = (plan.T, cost.T) if transposed else (plan, cost)
     torch.testing.assert_close(plan.row_cost(detach_plan=True), (plan.dense() * cost).sum(1))

@@ -116,7 +116,7 @@ def test_total_variation_bounds_potentials(cost, side, backend):
     constraint = Unbalanced(relaxation, 2000, marginal_divergence="total-variation")
     loss = Objective(Cross(symmetric=False), Gibbs(cost, temperature), constraint, Pairs(), KL())
     with contraport.engine.backend(backend):
-        (outcome,) = loss.iterate_block_results(x, x + 2 * noise)
+        (outcome,) = loss.iterate_plans_with_targets(x, x + 2 * noise)
         plan, potentials = outcome.plan.dense(), (outcome.plan.f, outcome.plan.g)
     bound = relaxation / temperature
     num_at_bound = 0

@@ -79,11 +79,13 @@ def test_small_batches_converge_to_the_plan_of_all_items(layout):
         loss.constraint.momentum = momentum
         train_on(loss, x, y, size, epochs)
     with torch.no_grad():
-        plan = next(loss.eval().iterate_block_results(x, y, ids=torch.arange(N))).plan.dense()
+        plan = next(loss.eval().iterate_plans_with_targets(x, y, ids=torch.arange(N))).plan.dense()
     expected = dense_plan(layout, x, y)
     assert (plan - expected).abs().sum() < 0.06
     assert (len(plan) * plan.sum(0) - 1).abs().max() < 0.3
-    one_batch = next(objective(contraport.Balanced(50), layout).iterate_block_results(x[:size], y[:size])).plan.dense()
+    one_batch = next(
+        objective(contraport.Balanced(50), layout).iterate_plans_with_targets(x[:size], y[:size])
+    ).plan.dense()
     shares = [
         matrix.diagonal(len(matrix) // 2 if isinstance(layout, Joint) else 0)[:size] for matrix in (one_batch, plan)
     ]

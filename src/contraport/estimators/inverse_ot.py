@@ -28,7 +28,7 @@ from contraport.errors import (
 )
 from contraport.objectives import KL, Matrix, Plan
 from contraport.objectives.layouts import Block, PairPattern
-from contraport.objectives.plan import BlockResult
+from contraport.objectives.plan import PlanWithTarget
 
 
 class InverseOT(BaseEstimator):
@@ -118,11 +118,11 @@ class InverseOT(BaseEstimator):
         scale = observed.sum(1).rsqrt()
         scaled_potential = torch.zeros_like(scale, requires_grad=True)
 
-        def compute_plan() -> BlockResult:
+        def compute_plan() -> PlanWithTarget:
             """Compute the plan from cost and row potential; a column half-step makes the column masses exact."""
             geometry, f = block.build_geometry(kernel), log_a + scale * scaled_potential
             (g,) = run_half_steps(geometry, [HalfStepSpec("columns", 0)], (log_a, log_b), initial=[f])
-            return BlockResult(block, target, Plan(geometry, f, g, cached_log_column_mass=log_b))
+            return PlanWithTarget(block, target, Plan(geometry, f, g, cached_log_column_mass=log_b))
 
         optimizer = torch.optim.LBFGS(
             [scaled_potential, *self.module_.parameters()],

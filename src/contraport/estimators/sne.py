@@ -39,14 +39,14 @@ from contraport.evaluation.split_loading import resolve_device
 from contraport.objectives import KL, Constraint, Matrix, Objective, Rows, Simplex, WithinView
 from contraport.objectives.divergences import Divergence
 from contraport.objectives.perplexity_affinities import compute_affinity_plan
-from contraport.objectives.plan import BlockResult
+from contraport.objectives.plan import PlanWithTarget
 from contraport.seeding import derive_torch_seed, draw_seed, fork_rng_with_lock, seed_torch_generators
 
 
 class _ExtraAttraction(Divergence):
     """Attraction of early exaggeration, -sum_j p_ij log K_ij for each row."""
 
-    def __call__(self, result: BlockResult) -> Tensor:
+    def __call__(self, result: PlanWithTarget) -> Tensor:
         return -result.target.row_products_with_log_kernel(result.plan.geometry.log_kernel)
 
 

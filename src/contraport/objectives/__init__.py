@@ -9,7 +9,7 @@ from contraport.objectives.layouts import *
 from contraport.objectives.loss import Loss
 from contraport.objectives.loss_schedules import Loosen, TemperatureSchedule, Tighten
 from contraport.objectives.objective import Objective, SumLoss, matryoshka
-from contraport.objectives.plan import BlockResult, Plan
+from contraport.objectives.plan import Plan, PlanWithTarget
 from contraport.objectives.point_set_transport import (
     Transport,
     WeightsFromPlan,
@@ -21,7 +21,7 @@ from contraport.objectives.targets import *
 from contraport.options import keep_deprecated_module_names
 
 __all__ = [
-    "Assignment", "BlockResult", "Loosen", "Loss", "Objective", "Plan", "SumLoss", "TemperatureSchedule", "Tighten",
+    "Assignment", "Loosen", "Loss", "Objective", "Plan", "PlanWithTarget", "SumLoss", "TemperatureSchedule", "Tighten",
     "Transport", "WeightsFromPlan", "approximate_assignment", "matryoshka", "sinkhorn_divergence", "soft_assignments",
     "transport",
 ]  # fmt: skip
@@ -34,6 +34,7 @@ __all__ += targets.__all__
 __getattr__ = keep_deprecated_module_names(
     __name__,
     assignments="soft_assignments",
+    BlockResult="PlanWithTarget",
     Coordinates="CoordinatePairs",
     DenseTarget="DenseTargetPlan",
     ExactPlan="DensePlan",

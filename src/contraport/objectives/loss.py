@@ -16,7 +16,7 @@ from contraport._utils.notebook_tables import format_html_mapping
 from contraport.errors import UsageError, add_hint_if_missing, check
 from contraport.objectives.constraints import Constraint
 from contraport.objectives.matching_problem import send_error_to_processes
-from contraport.objectives.plan import BlockResult
+from contraport.objectives.plan import PlanWithTarget
 from contraport.objectives.point_set_transport import WeightsFromPlan
 from contraport.objectives.targets import Target
 from contraport.options import keep_deprecated_attributes
@@ -50,8 +50,9 @@ class CatalogOrigin:
     information="mutual_information_bound",
     parts="compute_terms_by_name",
     compute_terms="compute_terms_by_name",
-    block_results="iterate_block_results",
-    solve_blocks="iterate_block_results",
+    block_results="iterate_plans_with_targets",
+    solve_blocks="iterate_plans_with_targets",
+    iterate_block_results="iterate_plans_with_targets",
     constrain="set_constraint",
     describe_components="component_reprs_by_question",
     mass="last_plan_mass",
@@ -93,7 +94,7 @@ class Loss(nn.Module, ABC):
         """Compute the weighted summands of the loss, such as divergence, by name."""
 
     @abstractmethod
-    def iterate_block_results(self, *views: Tensor, **options: CallOptionValue) -> Iterator[BlockResult]:
+    def iterate_plans_with_targets(self, *views: Tensor, **options: CallOptionValue) -> Iterator[PlanWithTarget]:
         """Yield the solved and target plans of all blocks of compared pairs."""
 
     @abstractmethod
@@ -245,12 +246,12 @@ class Loss(nn.Module, ABC):
     def plan(self, *views: Tensor, **options: CallOptionValue) -> Tensor:
         """Return the plan of the first block of compared pairs, (N, M)."""
         with torch.no_grad():
-            return next(self.iterate_block_results(*views, **options)).plan.dense()
+            return next(self.iterate_plans_with_targets(*views, **options)).plan.dense()
 
     def target_plan(self, *views: Tensor, **options: CallOptionValue) -> Tensor:
         """Return the target plan of the first block of compared pairs, (N, M)."""
         with torch.no_grad():
-            return next(self.iterate_block_results(*views, **options)).target.dense()
+            return next(self.iterate_plans_with_targets(*views, **options)).target.dense()
 
     def plot(self, *views: Tensor, **options: CallOptionValue) -> Figure:
         """Plot the solved and target plan of the first block of compared pairs.
@@ -263,7 +264,7 @@ class Loss(nn.Module, ABC):
         'plan: 48% of its mass on target'
         """
         with torch.no_grad():
-            result = next(self.iterate_block_results(*views, **options))
+            result = next(self.iterate_plans_with_targets(*views, **options))
             figure: Figure = import_object("contraport.plots:plan")(result.plan.dense(), result.target.dense())
         return figure
 

@@ -24,7 +24,7 @@ from contraport.objectives.matching_problem import (
     convert_target,
     send_error_to_processes,
 )
-from contraport.objectives.plan import BlockResult
+from contraport.objectives.plan import PlanWithTarget
 from contraport.objectives.targets import Pairs, Target
 from contraport.options import keep_deprecated_attributes
 
@@ -246,7 +246,7 @@ class Objective(Loss):
             totals[type(self.divergence).__name__] = zero
         return totals
 
-    def iterate_block_results(self, *views: Tensor, **options: CallOptionValue) -> Iterator[BlockResult]:
+    def iterate_plans_with_targets(self, *views: Tensor, **options: CallOptionValue) -> Iterator[PlanWithTarget]:
         problem = self._build_problem(views, options)
         # The context stays active between results: what the caller computes from them is not autocast either.
         with autocast_disabled(problem.inputs.views[0]):
@@ -282,7 +282,7 @@ class Objective(Loss):
             message = f"constraint: {self.constraint!r} has no gradient; inspect its plan with loss.plan(...)."
             raise UsageError(message, kind="not_differentiable")
 
-    def _solve_block(self, problem: MatchingProblem, block: Block) -> list[BlockResult]:
+    def _solve_block(self, problem: MatchingProblem, block: Block) -> list[PlanWithTarget]:
         """Compute the plan of a block and, if bidirectional, of its transpose."""
         directions, attributes = problem.list_directions(block), problem.inputs.attributes
         forward, ids = directions[0].block, attributes.get("ids")
@@ -310,7 +310,7 @@ class Objective(Loss):
             if marginals is not None and row_weights is not None:
                 # The solved plan has the weights as marginals: they move into the target plan.
                 target, row_weights = target.scale_rows(row_weights), None
-            results.append(BlockResult(side, target, plan, row_weights, ids))
+            results.append(PlanWithTarget(side, target, plan, row_weights, ids))
         return results
 
     def _normalize_weights_to_log_marginals(self, weights: Tensor | None, block: Block) -> LogMarginals:
@@ -426,9 +426,9 @@ class SumLoss(Loss):
                 totals[name] = add_terms(totals.get(name), factor * value)
         return totals
 
-    def iterate_block_results(self, *views: Tensor, **options: CallOptionValue) -> Iterator[BlockResult]:
+    def iterate_plans_with_targets(self, *views: Tensor, **options: CallOptionValue) -> Iterator[PlanWithTarget]:
         for objective, _ in self.iterate_objectives_with_weights():
-            yield from objective.iterate_block_results(*views, **options)
+            yield from objective.iterate_plans_with_targets(*views, **options)
 
     def component_reprs_by_question(self) -> dict[str, str]:
         return {

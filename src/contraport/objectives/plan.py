@@ -430,7 +430,7 @@ class RoundedPlan:
 
 
 @dataclass(frozen=True, eq=False)
-class BlockResult:
+class PlanWithTarget:
     """Target plan and solved plan of a block, or of its transpose.
 
     It is the input of divergences.

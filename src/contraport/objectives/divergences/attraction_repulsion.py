@@ -27,7 +27,7 @@ from contraport.objectives.divergences.divergence import (
     scale_rows_by_target_mass,
 )
 from contraport.objectives.equal_label_pairs import log_mean_exp_by_group, log_sum_exp_by_group
-from contraport.objectives.plan import BlockResult, Plan
+from contraport.objectives.plan import Plan, PlanWithTarget
 from contraport.objectives.targets.target import SparseTargetPlan
 from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
@@ -56,7 +56,7 @@ class TargetCost(KernelDivergence):
     def __post_init__(self) -> None:
         check_integer("power", self.power)
 
-    def __call__(self, result: BlockResult) -> Tensor:
+    def __call__(self, result: PlanWithTarget) -> Tensor:
         kernel = result.plan.log_kernel_without_link
         if self.power == 1:
             return -kernel.cost_unit * result.target.row_products_with_log_kernel(kernel)
@@ -80,7 +80,7 @@ class KernelAttraction(KernelDivergence):
 
     repels: ClassVar[bool] = False
 
-    def __call__(self, result: BlockResult) -> Tensor:
+    def __call__(self, result: PlanWithTarget) -> Tensor:
         # The plan with zero potentials is the kernel itself.
         return -result.target.target_weighted_row_sums(Plan(result.plan.kernel_geometry, None, None), torch.exp)
 
@@ -118,7 +118,7 @@ class LogKernelAttraction(KernelDivergence):
         if self.weight_temperature is not None:
             check_positive("weight_temperature", self.weight_temperature)
 
-    def __call__(self, result: BlockResult) -> Tensor:
+    def __call__(self, result: PlanWithTarget) -> Tensor:
         """Return each item's attraction times the target mass of the row, (N,)."""
         target, log_kernel = result.target, result.plan.kernel_geometry.log_kernel
         if not isinstance(target, SparseTargetPlan):
@@ -173,7 +173,7 @@ class PairRanking(KernelDivergence):
 
     absolute_scores: bool = False
 
-    def __call__(self, result: BlockResult) -> Tensor:
+    def __call__(self, result: PlanWithTarget) -> Tensor:
         """Return the loss of all pairs, a scalar."""
         target, grades = result.target, result.row_weights
         if not isinstance(target, SparseTargetPlan):
@@ -221,7 +221,7 @@ class LogSumKernel(Divergence):
             return None
         return f"LogSumKernel sums the kernel itself and requires the constraint Free, got {constraint!r}."
 
-    def __call__(self, result: BlockResult) -> Tensor:
+    def __call__(self, result: PlanWithTarget) -> Tensor:
         check_not_single_item(result)
         values = result.plan.log_row_mass() - result.plan.f
         if self.pooled_over_views:
@@ -245,7 +245,7 @@ class MeanKernel(KernelDivergence):
     0.5786
     """
 
-    def __call__(self, result: BlockResult) -> Tensor:
+    def __call__(self, result: PlanWithTarget) -> Tensor:
         check_not_single_item(result)
         log_means = result.plan.kernel_log_row_sums() - log_candidate_counts_per_row(result)
         return scale_rows_by_target_mass(result, torch.exp(log_means))
@@ -266,7 +266,7 @@ class LogMeanKernel(KernelDivergence):
     -0.5472
     """
 
-    def __call__(self, result: BlockResult) -> Tensor:
+    def __call__(self, result: PlanWithTarget) -> Tensor:
         check_not_single_item(result)
         return log_mean_kernel_of_block(result)
 
@@ -296,7 +296,7 @@ class MeanSquaredCost(KernelDivergence):
 
     summed: bool = False
 
-    def __call__(self, result: BlockResult) -> Tensor:
+    def __call__(self, result: PlanWithTarget) -> Tensor:
         check_not_single_item(result)
         plan = result.plan
         # A link of the kernel, log T^2: the squares are summed within the pass, without an (N, M) matrix of costs.
@@ -334,7 +334,7 @@ class VarianceHinge(KernelDivergence):
     def __post_init__(self) -> None:
         check_positive("epsilon", self.epsilon)
 
-    def __call__(self, result: BlockResult) -> Tensor:
+    def __call__(self, result: PlanWithTarget) -> Tensor:
         kernel = result.plan.log_kernel_without_link
         message = "kernel: must have a cost that is no distance, such as 'dot', for VarianceHinge."
         check(not kernel.cost_is_distance, message, "conflict")
@@ -389,7 +389,7 @@ class ContrastiveEnergy(Divergence):
         """True unless the plan is detached."""
         return not self.detach_plan
 
-    def __call__(self, result: BlockResult) -> Tensor:
+    def __call__(self, result: PlanWithTarget) -> Tensor:
         """Return the energy of each row, (N,), 0 for rows without compared pairs."""
         pattern, plan = result.block.pattern, result.plan
         if not pattern.includes_positives:

@@ -15,7 +15,7 @@ from torch import Tensor
 from contraport.errors import check
 from contraport.objectives.constraints import Constraint
 from contraport.objectives.layouts import Component
-from contraport.objectives.plan import BlockResult
+from contraport.objectives.plan import PlanWithTarget
 
 
 class Divergence(Component):
@@ -45,7 +45,7 @@ class Divergence(Component):
         return None
 
     @abstractmethod
-    def __call__(self, result: BlockResult) -> Tensor:
+    def __call__(self, result: PlanWithTarget) -> Tensor:
         """Return one value per row, (N,), whose sum is the divergence; or a scalar, if it is not a sum over rows."""
 
 
@@ -56,7 +56,7 @@ class KernelDivergence(Divergence):
     depends_on_constraint: ClassVar[bool] = False
 
 
-def check_not_single_item(result: BlockResult) -> None:
+def check_not_single_item(result: PlanWithTarget) -> None:
     """Raise `UsageError` if a block has one item and no additional negatives."""
     pattern = result.block.pattern
     good = pattern.num_items > 1 or pattern.num_extra_columns > 0
@@ -69,18 +69,18 @@ def replace_zeros_by_one(mass: Tensor) -> Tensor:
     return torch.where(mass > 0, mass, 1)
 
 
-def scale_rows_by_target_mass(result: BlockResult, values: Tensor) -> Tensor:
+def scale_rows_by_target_mass(result: PlanWithTarget, values: Tensor) -> Tensor:
     """Multiply one value per row by the row's target mass, (N,)."""
     a = result.target.row_mass()
     return a * torch.where((a > 0) & (values != -torch.inf), values, 0)
 
 
-def log_candidate_counts_per_row(result: BlockResult) -> Tensor:
+def log_candidate_counts_per_row(result: PlanWithTarget) -> Tensor:
     """Return the log of each row's number of compared pairs, (N,)."""
     return result.block.pattern.compared_pairs().row_counts(result.plan.f.dtype).clamp_min(1).log()
 
 
-def log_mean_kernel_of_block(result: BlockResult) -> Tensor:
+def log_mean_kernel_of_block(result: PlanWithTarget) -> Tensor:
     """Return the log of the mean kernel over the compared pairs.
 
     It is 0, without gradient, if there are none. It takes one pass over the pairs unless the plan has the row sums

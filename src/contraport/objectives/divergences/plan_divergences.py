@@ -20,7 +20,7 @@ from contraport.errors import UsageError, check, check_name, is_number
 from contraport.objectives.constraints import Constraint, DenseTsallisPlan, Tsallis, TsallisPlan
 from contraport.objectives.divergences.divergence import Divergence, check_not_single_item, replace_zeros_by_one
 from contraport.objectives.inputs import check_values
-from contraport.objectives.plan import BlockResult, Plan, generalized_kl_sum
+from contraport.objectives.plan import Plan, PlanWithTarget, generalized_kl_sum
 
 
 @dataclass(frozen=True, repr=False)
@@ -55,7 +55,7 @@ class KL(Divergence):
             return f"KL is infinite on the exact zeros of {constraint!r}; use FenchelYoung for order 2."
         return super().constraint_conflict_message(constraint) if self.conditional else None
 
-    def __call__(self, result: BlockResult) -> Tensor:
+    def __call__(self, result: PlanWithTarget) -> Tensor:
         """Return the divergence of each row, (N,), with its share of the mass difference."""
         if not result.block.pattern.includes_positives:
             check_not_single_item(result)
@@ -83,7 +83,7 @@ class ReverseKL(Divergence):
     0.183
     """
 
-    def __call__(self, result: BlockResult) -> Tensor:
+    def __call__(self, result: PlanWithTarget) -> Tensor:
         plan, target = result.plan, result.target
 
         def divergence(rows: slice) -> Tensor:
@@ -110,7 +110,7 @@ class SquaredL2(Divergence):
     0.1348
     """
 
-    def __call__(self, result: BlockResult) -> Tensor:
+    def __call__(self, result: PlanWithTarget) -> Tensor:
         target, plan = result.target, result.plan
         inner = target.target_weighted_row_sums(plan, torch.exp)
         return plan.shape[0] * (plan.row_squared_norm() / 2 - inner + target.row_squared_norm() / 2)
@@ -147,7 +147,7 @@ class Rince(Divergence):
             value = getattr(self, name)
             check(is_number(value) and 0 < value <= 1, f"{name}: must be a number in (0, 1], got {value!r}.")
 
-    def __call__(self, result: BlockResult) -> Tensor:
+    def __call__(self, result: PlanWithTarget) -> Tensor:
         target, plan = result.target, result.plan
         shares = Plan(plan.geometry, plan.f - plan.log_prescribed_row_marginal, plan.column_potential)  # P_ij / a_i
         attraction = target.target_weighted_row_sums(shares, lambda log_share: torch.exp(self.q * log_share))
@@ -180,7 +180,7 @@ class FenchelYoung(Divergence):
             return f"FenchelYoung requires the constraint Tsallis of order 2; for {constraint!r} {use}."
         return None
 
-    def __call__(self, result: BlockResult) -> Tensor:
+    def __call__(self, result: PlanWithTarget) -> Tensor:
         target, plan = result.target, result.plan
         if not isinstance(plan, TsallisPlan | DenseTsallisPlan):
             got = type(plan).__name__
@@ -208,7 +208,7 @@ class PlanDistance(Divergence):
     def elementwise_distance(self, target: Tensor, log_plan: Tensor) -> Tensor:
         """Return the distance at each given pair, whose target mass t is positive."""
 
-    def __call__(self, result: BlockResult) -> Tensor:
+    def __call__(self, result: PlanWithTarget) -> Tensor:
         target, plan = result.target, result.plan
 
         # Beyond zero_target_slope * P the distance vanishes off the support of the target: only its entries are read.
@@ -300,7 +300,7 @@ class PlanUniformity(Divergence):
             return f"PlanUniformity is infinite on the exact zeros of {constraint!r}."
         return super().constraint_conflict_message(constraint)
 
-    def __call__(self, result: BlockResult) -> Tensor:
+    def __call__(self, result: PlanWithTarget) -> Tensor:
         plan, negatives = result.plan, result.block.pattern.different_item_pairs()
         positive_mass = plan.log_at(*result.block.pattern.positives).exp().sum()
         row_counts, column_counts = negatives.row_counts(plan.f.dtype), negatives.T.row_counts(plan.g.dtype)
@@ -340,7 +340,7 @@ class MarginalPenalty(Divergence):
         check_name("divergence", self.divergence, ("kl", "squared-l2", "total-variation", "jensen-shannon"))
         check_name("sides", self.sides, ("both", "rows", "columns"))
 
-    def __call__(self, result: BlockResult) -> Tensor:
+    def __call__(self, result: PlanWithTarget) -> Tensor:
         plan, values = result.plan, []
         if self.sides != "columns":
             values.append(self._divergence_from_marginal(plan.log_prescribed_row_marginal.exp(), plan.log_row_mass()))
@@ -374,7 +374,7 @@ class PlanEntropy(Divergence):
     3.0739
     """
 
-    def __call__(self, result: BlockResult) -> Tensor:
+    def __call__(self, result: PlanWithTarget) -> Tensor:
         plan = result.plan
 
         def entropy(rows: slice) -> Tensor:
