@@ -186,7 +186,9 @@ def _find_and_log_search(queries: Tensor, columns: Tensor, count: int) -> Approx
     generator = torch_generator("negatives.cells", len(queries), len(columns))
     search = find_approximate_search(queries, columns, count, generator, min_recall=0.99, sample_size=RECALL_QUERIES)
     if search is not None:
-        sizes = [f"{number:,}" for number in (len(queries), search.min_compared, len(columns), search.num_measured)]
+        sizes = [
+            f"{number:,}" for number in (len(queries), search.min_compared, len(columns), search.num_recall_queries)
+        ]
         message = "Compared %s first views with %s of %s candidates each: recall %.3f on %s of them."
         log.info(message, *sizes[:3], search.recall, sizes[3])
     return search

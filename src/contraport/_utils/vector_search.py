@@ -287,13 +287,13 @@ class ApproximateSearch(NamedTuple):
         search: index of the keys.
         min_compared: minimum number of keys that a query is compared with.
         recall: share of the largest products that were found, measured on queries that did not choose `min_compared`.
-        num_measured: number of the queries by which the recall was measured.
+        num_recall_queries: number of the queries by which the recall was measured.
     """
 
     search: CellSearch
     min_compared: int
     recall: float
-    num_measured: int
+    num_recall_queries: int
 
     def top_products_and_indices(self, queries: TensorOrComputedRows, count: int) -> tuple[Tensor, Tensor]:
         """Return the largest inner products of each query, and the keys' indices.
@@ -327,7 +327,7 @@ def find_approximate_search(
 
     >>> u = F.normalize(torch.randn(20_000, 3, generator=torch.Generator().manual_seed(0)), dim=1)
     >>> found = find_approximate_search(u, u, 5, torch.Generator().manual_seed(0), min_recall=0.9, sample_size=50)
-    >>> found.min_compared < 5_000, found.recall > 0.8, found.num_measured
+    >>> found.min_compared < 5_000, found.recall > 0.8, found.num_recall_queries
     (True, True, 50)
     """
     search = CellSearch(keys, torch.arange(len(keys), device=keys.device), generator)

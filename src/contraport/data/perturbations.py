@@ -270,7 +270,9 @@ def corrupt_dataset(dataset: Dataset, *corruptions: CorruptionSpec) -> Dataset:
         None if image else torch.tensor(dataset.mean_and_std(view)[1]).view(-1, *[1] * (len(shape) - 1))
         for view, (image, shape) in enumerate(zip(images, dataset.shapes, strict=True))
     )
-    corrupt = partial(_corrupt_views, corruptions=corruptions, rows=dataset.source_rows, non_image_stds=non_image_stds)
+    corrupt = partial(
+        _corrupt_views, corruptions=corruptions, source_rows=dataset.source_rows, non_image_stds=non_image_stds
+    )
     return _perturb_now_or_at_fetch(dataset, corrupt)
 
 
@@ -279,7 +281,7 @@ def _corrupt_views(
     positions: Tensor,
     *,
     corruptions: Sequence[CorruptionSpec],
-    rows: Tensor,
+    source_rows: Tensor,
     non_image_stds: Sequence[Tensor | None],
 ) -> tuple[Tensor, ...]:
     """Corrupt the views of some items, with noise seeded by item.
@@ -290,7 +292,7 @@ def _corrupt_views(
         return tuple(_apply_corruptions(view, corruptions, None) for view in views)
     items = []
     with fork_rng_with_lock([]):
-        for place, row in enumerate(rows[positions].tolist()):
+        for place, row in enumerate(source_rows[positions].tolist()):
             # Seeded by row, so that the noise does not depend on the batch.
             seed_torch_generators(derive_torch_seed("data.corruption", row), "cpu")
             item = (view[place : place + 1] for view in views)

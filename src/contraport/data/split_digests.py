@@ -69,7 +69,7 @@ class SplitDigests:
             return cls(none, none, train_fingerprint)
         parts = [train] if test is None or test.content_digests is None else [train, test]
         digests = torch.cat([part.content_digests for part in parts if part.content_digests is not None])
-        present = torch.cat([_present_mask(part) for part in parts])
+        present = torch.cat([_present_view_mask(part) for part in parts])
         # A view that many items share, such as captions that name a class, does not identify an item.
         views = group_by_shared_content(
             assign_view_content_ids(digests, present), max_held_out_group_size(len(digests))
@@ -110,31 +110,33 @@ class SplitDigests:
     def matches_splits(self, train: Dataset, test: Dataset) -> bool:
         """Return whether two datasets are exactly the splits of the run."""
         return all(
-            bool(_any_view_match_mask(part, digests).all()) and _have_all_digests([part], digests)
+            bool(_any_view_match_mask(part, digests).all()) and _contain_all_digests([part], digests)
             for part, digests in ((train, self.train_digests), (test, self.test_digests))
         )
 
-    def find_splits(self, parts: Sequence[Dataset]) -> RecoveredSplits | None:
+    def find_splits(self, datasets: Sequence[Dataset]) -> RecoveredSplits | None:
         """Recover the run's train and test items from datasets by content digest.
 
         Args:
-            parts: all items of the source, in one part or two.
+            datasets: all items of the source, in one dataset or two.
 
         Returns:
             None if an item of the run is missing.
         """
-        if not (_have_all_digests(parts, self.train_digests) and _have_all_digests(parts, self.test_digests)):
+        if not (
+            _contain_all_digests(datasets, self.train_digests) and _contain_all_digests(datasets, self.test_digests)
+        ):
             return None
         chosen = {}
         for split, digests in (("train", self.train_digests), ("test", self.test_digests)):
-            masks = [_any_view_match_mask(part, digests) for part in parts]
-            part, mask = max(zip(parts, masks, strict=True), key=lambda pair: int(pair[1].sum()))
+            masks = [_any_view_match_mask(part, digests) for part in datasets]
+            part, mask = max(zip(datasets, masks, strict=True), key=lambda pair: int(pair[1].sum()))
             chosen[split] = part.subset(mask.nonzero()[:, 0], split)
-        others = sum(len(part) for part in parts) - sum(map(len, chosen.values()))
+        others = sum(len(part) for part in datasets) - sum(map(len, chosen.values()))
         return RecoveredSplits(chosen["train"], chosen["test"], others)
 
 
-def _present_mask(dataset: Dataset) -> Tensor:
+def _present_view_mask(dataset: Dataset) -> Tensor:
     """Return a mask of present views, all True if none is missing, ``(n, views)``."""
     if dataset.present is None:
         return torch.ones(len(dataset), len(dataset.shapes), dtype=torch.bool)
@@ -145,11 +147,13 @@ def _any_view_match_mask(dataset: Dataset, digests: NDArray[np.int64]) -> Tensor
     """Return a mask of the items with a view whose digest is in `digests`."""
     if dataset.content_digests is None:
         return torch.zeros(len(dataset), dtype=torch.bool)
-    shared = torch.from_numpy(np.isin(dataset.content_digests.numpy(), digests)) & _present_mask(dataset)
+    shared = torch.from_numpy(np.isin(dataset.content_digests.numpy(), digests)) & _present_view_mask(dataset)
     return shared.any(dim=1)
 
 
-def _have_all_digests(parts: Sequence[Dataset], digests: NDArray[np.int64]) -> bool:
-    """Return whether each digest belongs to an item of one of the datasets."""
-    existing = [part.content_digests[_present_mask(part)].numpy() for part in parts if part.content_digests is not None]
+def _contain_all_digests(datasets: Sequence[Dataset], digests: NDArray[np.int64]) -> bool:
+    """Return whether datasets together contain an item for each digest."""
+    existing = [
+        one.content_digests[_present_view_mask(one)].numpy() for one in datasets if one.content_digests is not None
+    ]
     return bool(np.isin(digests, np.concatenate(existing)).all()) if existing else len(digests) == 0

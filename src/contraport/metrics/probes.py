@@ -317,7 +317,9 @@ def knn_correctness(
             message = (
                 "kNN: found neighbors of %s test items among %s of %s training items each, with recall %.3f on %s."
             )
-            sizes = [f"{number:,}" for number in (len(queries), search.min_compared, len(keys), search.num_measured)]
+            sizes = [
+                f"{number:,}" for number in (len(queries), search.min_compared, len(keys), search.num_recall_queries)
+            ]
             log.info(message, *sizes[:3], search.recall, sizes[3])
             approximate = search.top_products_and_indices(queries, neighbors)
     hits = []

@@ -18,10 +18,10 @@ from contraport.engine import Indices, LabelExclusion, SimilarityExclusion
 from contraport.errors import UsageError
 
 
-def group_indices_with_gaps(labels: Tensor) -> Tensor:
+def group_index_per_label(labels: Tensor) -> Tensor:
     """Return the number of smaller labels as each label's group index.
 
-    >>> group_indices_with_gaps(torch.tensor([7, 2, 7, 5])).tolist()
+    >>> group_index_per_label(torch.tensor([7, 2, 7, 5])).tolist()
     [2, 0, 2, 1]
     """
     return torch.searchsorted(labels.sort().values, labels.contiguous())
@@ -77,8 +77,8 @@ class SignedLabelEquality:
         size, width = labels.shape
         groups = None if width else labels.new_zeros(size)
         for column in labels.unbind(1):  # many times faster than unique(dim=0)
-            indices = group_indices_with_gaps(column)
-            groups = indices if groups is None else group_indices_with_gaps(groups * size + indices)
+            indices = group_index_per_label(column)
+            groups = indices if groups is None else group_index_per_label(groups * size + indices)
         assert groups is not None
         # Bounded by the number of labels: the exact number of groups would have to be read from the device.
         bound = size if width else 1

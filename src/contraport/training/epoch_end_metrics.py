@@ -34,7 +34,7 @@ class EpochEndMetrics(Callback):
     It precedes the metrics writer in the list of callbacks, so that the row is not yet written.
 
     Args:
-        dataset_before_mismatch: the training items as they are before pairs are mismatched on purpose.
+        train_items_before_mismatch: the training items as they are before pairs are mismatched on purpose.
 
     Attributes:
         metrics_writer: writes the values; set before the training.
@@ -45,13 +45,15 @@ class EpochEndMetrics(Callback):
 
     metrics_writer: MetricsWriter
 
-    def __init__(self, settings: Settings, components: TrainingComponents, dataset_before_mismatch: Dataset) -> None:
+    def __init__(
+        self, settings: Settings, components: TrainingComponents, train_items_before_mismatch: Dataset
+    ) -> None:
         # Imported here: scikit-learn is slow to import, and training runs without online metrics do not use it.
         from contraport.metrics.probes import check_enough_neighbors
 
         self._settings, self._module = settings, components.module
         self._scheduled = list_scheduled_metrics(settings)
-        whole = dataset_before_mismatch.drop_incomplete()  # items that lack a view have no representation
+        whole = train_items_before_mismatch.drop_incomplete()  # items that lack a view have no representation
         drawn = torch.randperm(len(whole), generator=torch_generator("training.monitor"))[:2_000].numpy()
         check(len(drawn) > 3, f"online_metrics: requires at least 4 training items, got {len(drawn)}.", "few_items")
         self._fitted_items = copy_subset_to_memory(whole, drawn[::2], "train")

@@ -242,7 +242,7 @@ def _score_combined(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     number = len(paired)
     starts_with_data = all(torch.equal(a[:number], b) for a, b in zip(pairs, paired.observed_pair_indices, strict=True))
     for name in ("neighbors", "canonical"):
-        score, observed = STATISTICS[name].score_function, paired.observed_scores_by_statistic
+        score, observed = STATISTICS[name].score_function, paired.observed_score_cache
         if name not in observed and not starts_with_data:
             observed[name] = score(paired, paired.observed_pair_indices)
         is_known = name in observed and starts_with_data and len(total) == number

@@ -127,7 +127,7 @@ class PairedFeatures:
         """
         other = copy.copy(self)
         maps = ("cross_fitted_canonical_maps", "canonical_references_by_fold_and_direction")
-        for name in ("nearest_pool_items_by_view", *maps, "observed_scores_by_statistic"):
+        for name in ("nearest_pool_items_by_view", *maps, "observed_score_cache"):
             other.__dict__.pop(name, None)
         object.__setattr__(other, "neighbor_pool", neighbor_pool)
         object.__setattr__(other, "_parent", self if self._parent is None else self._parent)
@@ -145,7 +145,7 @@ class PairedFeatures:
         return self.observed_pair_indices.first if self.neighbor_pool is None else self.neighbor_pool
 
     @cached_property
-    def observed_scores_by_statistic(self) -> dict[str, Tensor]:
+    def observed_score_cache(self) -> dict[str, Tensor]:
         """Cache of the scores of the data's pairs, ``(n,)``, by statistic."""
         return {}
 

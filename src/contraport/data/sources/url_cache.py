@@ -103,7 +103,7 @@ def download_unless_cached(url: str, cache_folder: Path) -> str:
         log.warning("downloading %s of %s to %s", pluralize(len(missing), "file"), url, folder)
         bars = ProgressBars(shown=True)
         for file in bars.track(missing, f"files of {url}", total=len(missing)):
-            _download_file(file, bars)
+            _download_and_record(file, bars)
     return str(folder / last)
 
 
@@ -129,7 +129,7 @@ def _remove_stale_files(folder: Path, current: Collection[Path], url: str) -> No
         log.warning("removed %s from %s that %s no longer has", pluralize(len(stale), "file"), folder, url)
 
 
-def _download_file(file: _RemoteFile, bars: ProgressBars) -> None:
+def _download_and_record(file: _RemoteFile, bars: ProgressBars) -> None:
     """Download one file into the cache, and record its remote state."""
     local, name, shown = file.local_path, f"MB of {file.local_path.name}", 0
     try:

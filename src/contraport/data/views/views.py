@@ -23,7 +23,7 @@ from contraport.catalog.data_option_parsers import (
 from contraport.data.data_loader import BatchOffset
 from contraport.data.dataset import Dataset
 from contraport.data.stores import Shape, TransformedStore
-from contraport.data.views.custom_transforms import BatchTransform, CustomTransform, find_custom_transform
+from contraport.data.views.custom_transforms import BatchTransform, CustomTransform, wrap_transform_if_callable
 from contraport.data.views.image_views import ImageTransform, choose_image_strength, split_lightness_and_color
 from contraport.data.views.numeric_views import (
     SERIES_STRENGTH_BY_NAME,
@@ -108,7 +108,7 @@ class Views(nn.Module):
         views: int | str | None = None,
     ) -> None:
         super().__init__()
-        self.custom = find_custom_transform(augment)
+        self.custom = wrap_transform_if_callable(augment)
         self.missing_transform_name: str | None = None
         self._splits_color = views == COLOR_SPLIT_VIEWS_NAME
         self._window_length: int | None = None

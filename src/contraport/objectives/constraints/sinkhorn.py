@@ -374,10 +374,10 @@ class Unbalanced(AlternatingConstraint):
         super().__post_init__()
         check_name("reference", self.reference, REFERENCE_MEASURES)
         check_name("marginal_divergence", self.marginal_divergence, ("kl", "total-variation"))
-        for value in self._relaxation_by_axis().values():
+        for value in self._deviation_price_by_axis().values():
             check_positive("relaxation", value, allow_infinity=True)
 
-    def _relaxation_by_axis(self) -> dict[Axis, float]:
+    def _deviation_price_by_axis(self) -> dict[Axis, float]:
         """Return the price of deviations from the row and the column marginal."""
         rho = self.relaxation
         if not isinstance(rho, tuple | list):
@@ -387,7 +387,7 @@ class Unbalanced(AlternatingConstraint):
 
     @property
     def fixes_both_marginals(self) -> bool:
-        return all(math.isinf(value) for value in self._relaxation_by_axis().values())
+        return all(math.isinf(value) for value in self._deviation_price_by_axis().values())
 
     def marginal_penalty(self, plan: Plan) -> Tensor:
         log_masses = {"rows": plan.log_row_mass(), "columns": plan.log_column_mass()}
@@ -396,13 +396,13 @@ class Unbalanced(AlternatingConstraint):
             generalized_kl_sum if self.marginal_divergence == "kl" else lambda m, a: (m.exp() - a.exp()).abs().sum()
         )
         total = super().marginal_penalty(plan)
-        for axis, price in self._relaxation_by_axis().items():
+        for axis, price in self._deviation_price_by_axis().items():
             if math.isfinite(price):
                 total = total + price * divergence(log_masses[axis], prescribed[axis])
         return total
 
     def marginal_relaxation(self, axis: Axis, temperature: float | Tensor) -> MarginalRelaxation:
-        price = self._relaxation_by_axis()[axis]
+        price = self._deviation_price_by_axis()[axis]
         if self.marginal_divergence == "kl":
             # Not price / (price + temperature): an infinite price gives damping 1 rather than NaN.
             return MarginalRelaxation(damping=1 / (1 + temperature / price))

@@ -78,7 +78,7 @@ def build_target_function(text: str, dataset: Dataset) -> TargetFunction:
     if name in _CONSTANT_TARGET_CLASS_BY_KIND:
         has_attribute = name == "pairs" or getattr(dataset, name) is not None
         check(has_attribute, f"target: {name} requires data with {name}; {dataset.name!r} has none.", "missing_data")
-        return partial(_get_constant_target, _CONSTANT_TARGET_CLASS_BY_KIND[name](**parameters))
+        return partial(_get_same_target, _CONSTANT_TARGET_CLASS_BY_KIND[name](**parameters))
     if name == "shown" and dataset.entity_ids is not None:
         pairs = dataset.entity_ids
         shape = [int(count) + 1 for count in pairs.amax(0)]
@@ -111,7 +111,7 @@ def build_target_function(text: str, dataset: Dataset) -> TargetFunction:
 # Functions at module level, not lambdas, so that a training module can be pickled.
 
 
-def _get_constant_target(target: Target, batch: Batch) -> Target:
+def _get_same_target(target: Target, _batch: Batch) -> Target:
     """Return the same target for every batch."""
     return target
 
