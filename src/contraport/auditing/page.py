@@ -13,7 +13,7 @@ from contraport._utils.formatting import format_percent
 from contraport.auditing.pairs.pair_scoring import STATISTICS
 from contraport.auditing.result import Audit
 from contraport.data import Dataset
-from contraport.data.thumbnails import make_thumbnails_per_view
+from contraport.data.item_previews import make_item_previews_per_view
 from contraport.reporting.html_page_parts import build_preview_records, render_page
 
 MAX_PAGE_PAIRS = 200
@@ -54,10 +54,10 @@ def build_worst_pair_rows(audit: Audit, dataset: Dataset) -> list[dict[str, Any]
     worst = audit.flagged(count=min(MAX_PAGE_PAIRS, len(audit.scores)))
     partners = audit.partners[worst]
     first, second = map(
-        build_preview_records, make_thumbnails_per_view(dataset, torch.from_numpy(worst), MAX_IMAGE_SIDE_PIXELS)
+        build_preview_records, make_item_previews_per_view(dataset, torch.from_numpy(worst), MAX_IMAGE_SIDE_PIXELS)
     )
     shown_partners = torch.from_numpy(np.where(partners < 0, worst, partners))
-    better = build_preview_records(make_thumbnails_per_view(dataset, shown_partners, MAX_IMAGE_SIDE_PIXELS)[1])
+    better = build_preview_records(make_item_previews_per_view(dataset, shown_partners, MAX_IMAGE_SIDE_PIXELS)[1])
     labels = [] if dataset.labels is None else dataset.labels[torch.from_numpy(worst)].tolist()
     classes = labels if dataset.class_names is None else [dataset.class_names[label] for label in labels]
     flagged, fdr, confidences = set(audit.flagged().tolist()), audit.pair_fdrs, audit.partner_confidences

@@ -14,7 +14,7 @@ from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import MIN_PAIRS, PairedFeatures
 from contraport.data import Dataset, Views
 from contraport.data.perturbations import replace_views_after_first
-from contraport.data.thumbnails import make_image_thumbnails, make_thumbnails_per_view
+from contraport.data.item_previews import make_image_thumbnails, make_item_previews_per_view
 from contraport.embedding import LoaderConfig, embed_views, fixed_seed, inference_mode
 from contraport.encoders import Model
 from contraport.engine import normalize
@@ -159,7 +159,7 @@ def collect_worst_probe_error_arrays(context: EvalContext) -> ArraysByName:
     items = np.argsort(-confidence, kind="stable")[: min(MAX_SAVED_WORST_ITEMS, int((predicted != true).sum()))]
     if len(items) == 0:
         return {}
-    views = make_thumbnails_per_view(context.test, torch.from_numpy(items), LISTED_THUMBNAIL_SIDE_PIXELS)
+    views = make_item_previews_per_view(context.test, torch.from_numpy(items), LISTED_THUMBNAIL_SIDE_PIXELS)
     keys = context.test.keys
     names = {} if keys is None else {"mistaken_keys": np.array([keys[item] for item in items], dtype=np.str_)}
     return names | {
@@ -189,12 +189,12 @@ def collect_worst_pair_arrays(run: RunFolder, train: Dataset) -> ArraysByName:
         train = replace_views_after_first(train, torch.from_numpy(run.mismatched_partner_indices()))
     worst = np.argsort(pair_scores, kind="stable")[:MAX_SAVED_WORST_ITEMS]
     better = np.where(partners[worst] < 0, worst, partners[worst])
-    first, second = make_thumbnails_per_view(train, torch.from_numpy(worst), LISTED_THUMBNAIL_SIDE_PIXELS)
+    first, second = make_item_previews_per_view(train, torch.from_numpy(worst), LISTED_THUMBNAIL_SIDE_PIXELS)
     return {
         "worst": worst,
         "worst_1": first,
         "worst_2": second,
-        "worst_better": make_thumbnails_per_view(train, torch.from_numpy(better), LISTED_THUMBNAIL_SIDE_PIXELS)[1],
+        "worst_better": make_item_previews_per_view(train, torch.from_numpy(better), LISTED_THUMBNAIL_SIDE_PIXELS)[1],
         "worst_views": np.array(train.view_names, dtype=np.str_),
     }
 

@@ -66,7 +66,7 @@ def encode_data_uri(image: Image.Image, kind: str, **settings: Any) -> str:
 def build_preview_records(previews: NDArray[Any]) -> list[dict[str, Any]]:
     """Build a JSON record of each preview for ``preview.js``.
 
-    Its key ``is`` is text, image, vector or series. `contraport.data.thumbnails` makes the previews.
+    Its key ``is`` is text, image, vector or series. `contraport.data.item_previews` makes the previews.
     """
     if previews.dtype.kind == "U":
         return [{"is": "text", "text": str(text)} for text in previews]

@@ -1,4 +1,4 @@
-"""Thumbnails of images, texts, vectors and series for report pages."""
+"""Previews of images, texts, vectors and series for report pages."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ MAX_SHOWN_FEATURES, MAX_SHOWN_STEPS, MAX_SHOWN_CHANNELS = 96, 160, 6
 """Most values of a vector, most steps and channels of a series; more values or steps are averaged over neighbors."""
 
 
-def make_thumbnails_per_view(dataset: Dataset, positions: Tensor, max_side: int) -> list[np.ndarray]:
-    """Return thumbnails of the items at some positions, one array per view.
+def make_item_previews_per_view(dataset: Dataset, positions: Tensor, max_side: int) -> list[np.ndarray]:
+    """Return previews of the items at some positions, one array per view.
 
     Images are uint8 ``(m, C, H, W)``, at most `max_side` pixels wide and high; texts are strings ``(m,)``; vectors
     ``(m, n)`` and series ``(m, C, T)`` are int8 from -100 to 100, which is three standard deviations of the data.
     """
-    thumbnails: list[np.ndarray] = []
+    previews: list[np.ndarray] = []
     for view, (items, shape) in enumerate(zip(dataset.store.fetch_views(positions), dataset.shapes, strict=True)):
         if is_text_shape(shape):
             texts = tensor_to_texts(items)
             shown = [text[:MAX_TEXT_CHARACTERS] + (" …" if len(text) > MAX_TEXT_CHARACTERS else "") for text in texts]
-            thumbnails.append(np.array(shown, np.str_))
+            previews.append(np.array(shown, np.str_))
         elif len(shape) == 3:
-            thumbnails.append(make_image_thumbnails(items, max_side))
+            previews.append(make_image_thumbnails(items, max_side))
         elif len(shape) == 2:
-            thumbnails.append(
+            previews.append(
                 _standardize_series_to_int8(items, dataset, view, MAX_SHOWN_STEPS)[:, :MAX_SHOWN_CHANNELS]
             )
         else:
-            thumbnails.append(_standardize_series_to_int8(items[:, None], dataset, view, MAX_SHOWN_FEATURES)[:, 0])
-    return thumbnails
+            previews.append(_standardize_series_to_int8(items[:, None], dataset, view, MAX_SHOWN_FEATURES)[:, 0])
+    return previews
 
 
 def make_image_thumbnails(images: Tensor, max_side: int) -> np.ndarray:

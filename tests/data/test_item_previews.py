@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from contraport.data import from_arrays
-from contraport.data.thumbnails import MAX_TEXT_CHARACTERS, make_image_thumbnails, make_thumbnails_per_view
+from contraport.data.item_previews import MAX_TEXT_CHARACTERS, make_image_thumbnails, make_item_previews_per_view
 
 ITEMS = 40
 RANDOM = np.random.default_rng(0)
@@ -31,7 +31,7 @@ EXPECTED = {
 @pytest.mark.parametrize("view", EXPECTED)
 def test_each_kind_of_view_has_a_thumbnail(view: str) -> None:
     dataset = from_arrays((VIEWS[view], VIEWS["vector"]))
-    first, second = make_thumbnails_per_view(dataset, torch.tensor([5, 0, 5]), 15)
+    first, second = make_item_previews_per_view(dataset, torch.tensor([5, 0, 5]), 15)
     assert (first.shape, str(first.dtype)) == EXPECTED[view]
     assert np.array_equal(first[0], first[2])
     assert not np.array_equal(first[0], first[1])
@@ -40,12 +40,12 @@ def test_each_kind_of_view_has_a_thumbnail(view: str) -> None:
 
 def test_bars_are_hundredths_of_three_deviations() -> None:
     values = np.concatenate([np.full((ITEMS, 1), -1.0), np.full((ITEMS, 1), 1.0)]).astype(np.float32)
-    (first, _) = make_thumbnails_per_view(from_arrays((values, values)), torch.tensor([0, ITEMS]), 15)
+    (first, _) = make_item_previews_per_view(from_arrays((values, values)), torch.tensor([0, ITEMS]), 15)
     assert first.tolist() == [[-33], [33]]
 
 
 def test_a_long_text_ends_in_dots() -> None:
-    (first, _) = make_thumbnails_per_view(from_arrays((VIEWS["text"], VIEWS["vector"])), torch.tensor([0]), 15)
+    (first, _) = make_item_previews_per_view(from_arrays((VIEWS["text"], VIEWS["vector"])), torch.tensor([0]), 15)
     assert first[0] == "x" * MAX_TEXT_CHARACTERS + " …"
 
 
