@@ -32,9 +32,7 @@ def make_item_previews_per_view(dataset: Dataset, positions: Tensor, max_side: i
         elif len(shape) == 3:
             previews.append(make_image_thumbnails(items, max_side))
         elif len(shape) == 2:
-            previews.append(
-                _standardize_series_to_int8(items, dataset, view, MAX_SHOWN_STEPS)[:, :MAX_SHOWN_CHANNELS]
-            )
+            previews.append(_standardize_series_to_int8(items, dataset, view, MAX_SHOWN_STEPS)[:, :MAX_SHOWN_CHANNELS])
         else:
             previews.append(_standardize_series_to_int8(items[:, None], dataset, view, MAX_SHOWN_FEATURES)[:, 0])
     return previews

@@ -55,7 +55,7 @@ class WeightTerm(NamedTuple):
 class PairPasses(ABC):
     """Base class of backends, which compute sums over all pairs.
 
-    A backend overrides `prepare` to prepare what its passes share.
+    A backend overrides `set_shared_attributes` to set what its passes share.
 
     Args:
         geometry: the pairs.
@@ -82,10 +82,10 @@ class PairPasses(ABC):
         self.operand_dtype = operand_dtype
         self.log_kernel = geometry.log_kernel
         self.is_symmetric = geometry.is_symmetric
-        self.prepare()
+        self.set_shared_attributes()
 
     @abstractmethod
-    def prepare(self) -> None:
+    def set_shared_attributes(self) -> None:
         """Set the attributes that all passes share, at the end of the constructor."""
 
     def tensors_to_save(self) -> list[Tensor]:

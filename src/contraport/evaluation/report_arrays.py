@@ -13,8 +13,8 @@ from contraport._utils.text_bytes import is_text_shape, tensor_to_texts
 from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import MIN_PAIRS, PairedFeatures
 from contraport.data import Dataset, Views
-from contraport.data.perturbations import replace_views_after_first
 from contraport.data.item_previews import make_image_thumbnails, make_item_previews_per_view
+from contraport.data.perturbations import replace_views_after_first
 from contraport.embedding import LoaderConfig, embed_views, fixed_seed, inference_mode
 from contraport.encoders import Model
 from contraport.engine import normalize

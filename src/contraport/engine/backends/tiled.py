@@ -71,7 +71,7 @@ class StreamedPairPasses(PairPasses):
 
     description: ClassVar[str] = "tiles recomputed in each pass: O((N + M) d) memory"
 
-    def prepare(self) -> None:
+    def set_shared_attributes(self) -> None:
         like = self.log_kernel.inputs[0]
         if uses_cpu_bfloat16(like, self.operand_dtype):
             self.log_kernel = self.log_kernel.with_operand_dtype(self.operand_dtype)
@@ -238,9 +238,9 @@ class StreamedPairPasses(PairPasses):
         for tile in self._iter_own_tiles(exponential=False):
             for rows, columns, kernel in _iter_tile_and_transpose(tile):
                 if by_row is not None and column_potential is not None:
-                    by_row.add(rows, kernel + column_potential[columns])
+                    by_row.add_and_overwrite(rows, kernel + column_potential[columns])
                 if by_column is not None and row_potential is not None:
-                    by_column.add(columns, kernel.T + row_potential[rows])
+                    by_column.add_and_overwrite(columns, kernel.T + row_potential[rows])
         for sums in (by_row, by_column):
             if sums is not None:
                 self.processes.all_reduce_log_sums_(sums.maximum, sums.total)
@@ -311,8 +311,8 @@ class StoredPairPasses(StreamedPairPasses):
 
     description: ClassVar[str] = "log K computed once and kept in tiles; exact gradient in one more pass"
 
-    def prepare(self) -> None:
-        super().prepare()
+    def set_shared_attributes(self) -> None:
+        super().set_shared_attributes()
         self._has_link = self.log_kernel.link is not None
         self._starts, self._entries = {}, 0
         for rows, columns in self._iter_own_tile_ranges():
@@ -413,7 +413,7 @@ class _RunningLogSum:
     def __init__(self, empty: Tensor) -> None:
         self.maximum, self.total = empty, torch.zeros_like(empty)
 
-    def add(self, rows: slice, values: Tensor) -> None:
+    def add_and_overwrite(self, rows: slice, values: Tensor) -> None:
         """Add entries, (rows, k), to the running log-sum-exp and overwrite them."""
         old = self.maximum[rows]
         new = torch.maximum(old, values.amax(1))

@@ -203,8 +203,8 @@ def apply_lora(model: Model, settings: Settings) -> None:
             inject_lora(encoder, rank)
 
 
-def resolve_option_per_tower(argument: str, value: Any, model: Model) -> list[Any]:
-    """Return an option's value for each tower (encoder and head)."""
+def resolve_option_per_tower(argument: str, value: Any | Mapping[str, Any], model: Model) -> list[Any | None]:
+    """Return an option's value for each tower, None for views that it omits."""
     towers = len(model.towers)
     if isinstance(value, Mapping):
         return optional_values_per_view(argument, value, model.view_names[:towers], model.shapes[:towers])
