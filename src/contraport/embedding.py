@@ -37,7 +37,7 @@ PrepareModelInputs = Callable[[tuple[Tensor, ...]], Sequence[Tensor]]
 
 
 class RawInputEncoder(nn.Module):
-    """Baseline encoder without weights that returns flattened inputs or n-gram counts of texts.
+    """Parameter-free baseline encoder that returns flattened inputs or n-gram counts.
 
     Attributes:
         shapes: shape of one item of each view.

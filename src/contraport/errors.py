@@ -84,7 +84,7 @@ def add_hint_if_missing(error: UsageError | FloatingPointError, command: str) ->
 
 @contextmanager
 def rename_argument(new: str, *old: str) -> Iterator[None]:
-    """Context manager that replaces old argument names in errors by a new one.
+    """Context manager that renames the argument in `UsageError` messages.
 
     >>> with rename_argument("rows", "features", "data"):
     ...     raise UsageError("features: must be finite, got NaN.", kind="not_finite")
@@ -507,7 +507,7 @@ def translate_import_errors(extra: str, purpose: str) -> Iterator[None]:
 
 
 def import_optional(module: str, extra: str, purpose: str) -> ModuleType:
-    """Import an optional module, or raise an error with the extra to install."""
+    """Import an optional module, or raise an error naming the extra to install."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -515,6 +515,6 @@ def import_optional(module: str, extra: str, purpose: str) -> ModuleType:
 
 
 def _missing_package_error(package: str, extra: str, purpose: str) -> UsageError:
-    """Build the error for a missing package, with the extra that installs it."""
+    """Build the error that names the extra to install for a missing package."""
     message = f"{purpose} needs the package {package!r}: pip install 'contraport[{extra}]'."
     return UsageError(message, kind="missing_package")

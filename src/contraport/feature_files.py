@@ -107,7 +107,7 @@ class Features:
         return replace(self, **{name: array[positions] for name, array in arrays.items() if array is not None})
 
     def item_name(self, position: int) -> str:
-        """Return an item's name, which is its key or split and row.
+        """Return an item's key, or its split and row if items lack keys.
 
         >>> Features(np.ones((2, 3)), np.array([4, 7]), np.array(["test", "test"])).item_name(1)
         'test row 7'
@@ -252,7 +252,7 @@ def _concatenate_texts(batches: Sequence[Sequence[str] | None]) -> np.ndarray | 
 
 @contextmanager
 def open_feature_buffer(path: Path) -> Iterator[FeatureFileBuffer]:
-    """Context manager that opens a feature buffer and removes its file on exit."""
+    """Context manager that provides a temporary feature file, removed on exit."""
     temporary = path.with_name(f".{path.stem}-{uuid.uuid4().hex}.features")
     with translate_write_errors("out", path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -345,7 +345,7 @@ def _features_from_array(features: np.ndarray) -> Features:
 
 
 def _metadata_by_stored_name(features: Features) -> dict[str, str]:
-    """Return the text metadata of features by stored name, without missing values."""
+    """Return the text metadata that features have, keyed by its name in files."""
     values = {stored: getattr(features, name) for name, stored in _STORED_NAME_BY_TEXT_FIELD.items()}
     return {name: value for name, value in values.items() if value is not None}
 

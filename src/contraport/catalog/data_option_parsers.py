@@ -91,7 +91,7 @@ class MiningRule(NamedTuple):
     sampling: str = "top"
 
     def check_values(self, prefix: str = "") -> None:
-        """Raise `UsageError`, with `prefix` before the argument name, if a value is invalid."""
+        """Raise `UsageError` if a setting is invalid."""
         check_integer(f"{prefix}k", self.k)
         check_integer(f"{prefix}range_min", self.range_min, 0)
         if self.range_max is not None:
@@ -184,7 +184,7 @@ def parse_augment(text: object) -> AugmentSpec:
 
 
 def parse_mismatch(value: object) -> MismatchSpec:
-    """Parse a share of mismatches such as ``0.2``, or ``0.2:class`` within classes.
+    """Parse the share of pairs to mismatch, such as ``0.2`` or ``0.2:class``.
 
     Raises:
         UsageError: the value is not a share.

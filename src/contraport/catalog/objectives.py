@@ -350,7 +350,7 @@ def gca_uot(
     lam: float = 0.01,
     reference: str = "product",
 ) -> Loss:
-    """GCA-UOT: InfoNCE on an unbalanced plan, which may drop mass of outliers.
+    """GCA-UOT: InfoNCE on an unbalanced plan, which may give outliers less mass.
 
     `Objective.last_plan_mass` is the share of the mass that was transported, at most 1 with the product reference. On
     digits and Fashion-MNIST (docs/accuracy.md), clean and with a fifth of the pairs mismatched, it was never better

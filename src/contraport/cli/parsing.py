@@ -37,7 +37,7 @@ _SCALAR_TYPES = (int, float, bool, str)  # of a single word on a command line
 
 
 def parse_command_line(command: Command[...], argv: Sequence[str], *, prog: str) -> dict[str, Any] | None:
-    """Parse a command line and its ``--config`` file into the passed options.
+    """Return the options set by a command line and its ``--config`` file.
 
     Options that were not passed are absent from the result. ``--help``, ``--help_all`` and ``--print_config`` print and
     return None. They include the settings that follow from the given options, such as those of a recipe. The help lists
@@ -304,7 +304,7 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter)
 
 
 def _is_print_config_flag(action: argparse.Action) -> bool:
-    """Return whether a flag is `--print_config`, by the metavar that jsonargparse gives it."""
+    """Return whether a flag is `--print_config`, recognized by its metavar."""
     return action.metavar == "\b[=flags]"
 
 
@@ -412,7 +412,7 @@ def _convert_if_number_or_null(value: Any) -> Any:
 
 
 def _command_line_type(hint: Any) -> Any:
-    """Reduce a type to what a command line can express.
+    """Reduce a type annotation to the parts that a command line can express.
 
     For example ``str | Path | None`` becomes ``str | None``. The option itself checks the words of a Literal, as in
     Python.

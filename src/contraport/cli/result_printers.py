@@ -45,7 +45,7 @@ def print_table(title: str, rows: Sequence[Mapping[str, str]]) -> None:
 
 
 def _build_table(rows: Sequence[Mapping[str, str]], *, wrap_widest_column: bool) -> Table:
-    """Build a rich table whose headings, and optionally widest column, may wrap."""
+    """Build a rich table that wraps its headings, and optionally its widest column."""
     table = Table(box=SIMPLE, show_edge=False, pad_edge=False, padding=0)
     widest = max(rows[0], key=lambda heading: max(len(row[heading]) for row in rows))
     for heading in rows[0]:
@@ -139,7 +139,7 @@ def print_clusters(clusters: Clusters) -> None:
 
 
 def print_map(result: Map) -> None:
-    """Print the quality of a two-dimensional map, and its folder."""
+    """Print the quality and the folder of a two-dimensional map."""
     print(f"{result}.")
     print(_folder_or_out_hint(result.folder))
 

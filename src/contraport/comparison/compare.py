@@ -66,7 +66,7 @@ from contraport.training.run_folder_setup import resolve_settings
 from contraport.training.train import reduce_default_batch_size
 
 OnCellDone: TypeAlias = Callable[[Cell, JobResult], None]
-"""Callback that receives each finished cell with its result."""
+"""Callback that receives each finished training run with its result."""
 
 TrialCellsByRowAndColumn = Mapping[tuple[str, str], list[Cell]]
 """Cells of the search trials, by row name and column name."""
@@ -152,7 +152,7 @@ def _check_output_folder(out: Path) -> None:
 
 
 def _run_cells(grid: Grid, cells: Sequence[Cell], budget: TimeBudget, on_done: OnCellDone) -> dict[str, JobResult]:
-    """Train and evaluate cells, and return finished results by run folder name.
+    """Train and evaluate the given runs, and return finished results by folder name.
 
     Raises:
         UsageError: no metric of the first evaluated cell could be computed.
@@ -178,7 +178,7 @@ def _no_computable_metric_error(reasons: Iterable[str], remark: str = "") -> Usa
 
 
 def _choose_default_metric_keys(grid: Grid) -> tuple[str, ...]:
-    """Return keys of the headline metrics that the first trainable cell allows.
+    """Return keys of the headline metrics that the first valid training run allows.
 
     Raises:
         UsageError: no cell can be trained, or the first trainable one allows no headline metric.
@@ -205,7 +205,7 @@ def _choose_default_metric_keys(grid: Grid) -> tuple[str, ...]:
 
 
 def _list_trial_and_table_cells(grid: Grid, trials: TrialCellsByRowAndColumn, selection_metric: Metric) -> list[Cell]:
-    """List the cells of the search trials, then those of the table.
+    """List the training runs of the hyperparameter search, then those of the table.
 
     Where a hyperparameter search is not finished, the cells of the table still have the default settings.
     """
@@ -221,7 +221,7 @@ def _list_trial_and_table_cells(grid: Grid, trials: TrialCellsByRowAndColumn, se
 def _list_table_cells_ready_to_run(
     grid: Grid, trials: TrialCellsByRowAndColumn, results: Mapping[str, JobResult], selection_metric: Metric
 ) -> list[Cell]:
-    """List table cells, except those of an unfinished hyperparameter search."""
+    """List the table's training runs, except those of an unfinished hyperparameter search."""
     cells = []
     for cell in grid.cells:
         own_trials = trials.get((cell.row.name, cell.column.name))
@@ -242,7 +242,7 @@ def _check_cell_settings(cells: Iterable[Cell]) -> None:
 
 
 def _build_cell_settings_and_components(grid: Grid, cell: Cell) -> tuple[Settings, TrainingComponents]:
-    """Build the training settings and components of a cell."""
+    """Build the training settings and components of a run."""
     settings = resolve_settings({**cell.options, **grid.machine_options})
     dataset = build_dataset(settings)
     is_explicit = "batch_size" in cell.options
@@ -320,7 +320,7 @@ def format_rough_duration(seconds: float) -> str:
 
 @contextmanager
 def _provide_progress_callback(console: Console | None, total: int) -> Iterator[OnCellDone]:
-    """Context manager that yields a progress callback for finished cells."""
+    """Context manager that yields a progress callback for finished training runs."""
     if console is None:
         yield lambda cell, result: None
         return
@@ -351,7 +351,7 @@ def _provide_progress_callback(console: Console | None, total: int) -> Iterator[
 
 
 def _describe_first_metric_or_failure(cell: Cell, result: JobResult) -> str:
-    """Describe a finished cell by its first metric, or by its failure."""
+    """Describe a finished training run by its first metric, or by its failure."""
     kind = f"seed {cell.seed}" if cell.trial_number is None else f"trial {cell.trial_number}"
     values, (metric, *_) = result.get("values", {}), select_metrics_keeping_order(result["measures"])
     if metric.key in values:
@@ -370,7 +370,7 @@ def _build_comparison(
     *,
     has_started: bool,
 ) -> Comparison:
-    """Build the comparison from the results of cells and search trials.
+    """Build the comparison from the results of training runs and hyperparameter search.
 
     Raises:
         UsageError: every training run refused its settings.
@@ -425,7 +425,7 @@ def _save_comparison(grid: Grid, comparison: Comparison, cells: Sequence[Cell], 
 def _failed_search_results_by_cell(
     grid: Grid, trials: TrialCellsByRowAndColumn, results: Mapping[str, JobResult]
 ) -> JobAndResultByCell:
-    """Build a failed result for each cell whose search trials all failed."""
+    """Build a failed result for each training run whose search trials all failed."""
     failed_cells: dict[tuple[str, str, int], tuple[CellJob, JobResult]] = {}
     for cell in grid.cells:
         own_trials = trials.get((cell.row.name, cell.column.name), [])

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def format_mean_and_half_width(metric: Metric, entry: TableEntry | EpochMean | None) -> str:
-    """Format a mean with half its interval, such as "84.2 ± 1.1".
+    """Format a mean with its interval's half-width, such as "84.2 ± 1.1".
 
     Without a mean, the text is "failed" if training failed, otherwise a dash.
     """

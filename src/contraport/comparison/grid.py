@@ -1,4 +1,4 @@
-"""Grid of a comparison with rows, columns, seeds and claims."""
+"""Training runs of a comparison, one per objective, data set and seed."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Claim(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """Training run for one row, column and seed of the grid.
+    """Training run of one objective on one data set with one seed.
 
     Attributes:
         options: keyword arguments of `contraport.train` that determine the training result.
@@ -109,7 +109,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Grid:
-    """Rows, columns and seeds of a comparison, with all training options.
+    """Objectives, data sets and seeds of a comparison, with all training options.
 
     Attributes:
         common_options: options of `contraport.train` that hold for all cells.
@@ -140,7 +140,7 @@ class Grid:
     def build_cell(
         self, row: Row, column: Column, seed: int, *, trial_number: int | None = None, **overrides: Any
     ) -> Cell:
-        """Build the cell for a row, a column and a seed."""
+        """Build the training run for a row, a column and a seed."""
         options: dict[str, Any] = {}
         for layer in (self.common_options, {"data": column.data}, column.options, row.options, overrides):
             options = override_options_and_settings(options, layer)
@@ -148,7 +148,7 @@ class Grid:
 
     @property
     def cells(self) -> list[Cell]:
-        """All cells of the table, ordered by seed, without search trials.
+        """All training runs of the table, ordered by seed, without search trials.
 
         The first cells are thus a complete table with fewer seeds.
         """

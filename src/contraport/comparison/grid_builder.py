@@ -258,7 +258,7 @@ def _nest_objective_settings(argument: str, options: dict[str, Any]) -> dict[str
 
 
 def get_objective_signature_parameters(options: OptionMap) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of the objective that the options select, by name."""
+    """Return the signature parameters of the objective that the options select."""
     recipe = RECIPES.get(str(options.get("recipe")))
     name = options.get("objective", "nt-xent" if recipe is None else recipe.settings.get("objective"))
     is_named = name in OBJECTIVES or name == OBJECTIVE_FROM_PARTS

@@ -1,4 +1,4 @@
-"""Jobs of a comparison, each of which trains and evaluates one cell.
+"""Jobs of a comparison, each of which trains and evaluates one run.
 
 Interrupted training runs are resumed, and finished ones are not repeated.
 """
@@ -40,7 +40,7 @@ JobResult = dict[str, Any]
 
 @dataclass(frozen=True)
 class CellJob:
-    """Job that trains and evaluates one cell of a comparison.
+    """Job that trains and evaluates one run of a comparison.
 
     Attributes:
         options: options of `contraport.train` that determine the training result.
@@ -85,7 +85,7 @@ class CellJob:
 
     @property
     def shell_script(self) -> str:
-        """Two lines of shell commands that train and evaluate this cell alone."""
+        """Shell commands that train and evaluate this run without the comparison."""
         folders = {
             name: self.machine_options[name] for name in ("root", "decoded") if self.machine_options[name] is not None
         }
@@ -111,7 +111,7 @@ def check_data_unchanged(jobs: Iterable[CellJob]) -> None:
 
 
 def build_cell_job(grid: Grid, cell: Cell) -> CellJob:
-    """Build the job that trains and evaluates one cell of the grid."""
+    """Build the job that trains and evaluates one run of the comparison."""
     is_first = cell.trial_number is None and cell.seed == 0
     return CellJob(
         grid.output_folder / "cells" / cell.folder_name,
@@ -123,7 +123,7 @@ def build_cell_job(grid: Grid, cell: Cell) -> CellJob:
 
 
 def run_job_unless_in_use(job: CellJob) -> JobResult | None:
-    """Train and evaluate a cell of the grid, unless another process already does.
+    """Train and evaluate a run, unless another process already does.
 
     A saved result is returned without training, and an interrupted training is resumed.
     A diverged training counts as done, with the reason in ``failed``. Nothing is written if the settings or data are
@@ -146,7 +146,7 @@ def run_job_unless_in_use(job: CellJob) -> JobResult | None:
 
 
 def _train_and_evaluate(job: CellJob) -> JobResult:
-    """Train or resume a cell, evaluate it, and return the result."""
+    """Train or resume a run, evaluate it, and return the result."""
     run, machine = RunFolder(job.run_folder), {**job.machine_options, "progress": False}
     result: JobResult = {"measures": list(job.metric_names), "options": dict(job.options)}
     started = time.perf_counter()

@@ -31,14 +31,14 @@ NEGLIGIBLE_GAIN = 0.01
 """Gain of a metric in percent (0.01: one percentage point) below which the choice of an objective does not matter."""
 
 JobAndResultByCell = Mapping[tuple[str, str, int], tuple[CellJob, JobResult]]
-"""Job and result of each cell, by row, column and seed."""
+"""Job and result of each training run, by row, column and seed."""
 
 
 RecordT = TypeVar("RecordT", "TableEntry", "EpochMean")
 
 
 class CellValues(NamedTuple):
-    """Values of one metric in one cell of the table, for all seeds.
+    """Values of one metric for one objective and data set, by seed.
 
     Attributes:
         seeds: random seeds whose training has a value of the metric.
@@ -140,7 +140,7 @@ class ClaimVerdict(NamedTuple):
 
 
 class MetricValues(NamedTuple):
-    """Values of one metric in all cells, with priors for their variances.
+    """Values of one metric in the whole table, with priors for their variances.
 
     Attributes:
         cell_values: values of each cell, by row and column.
@@ -166,7 +166,7 @@ class MetricValues(NamedTuple):
 
 
 def _restrict_to_shared_seeds(one: CellValues, other: CellValues) -> tuple[CellValues, CellValues]:
-    """Return the values of two cells for the seeds that both have."""
+    """Restrict two sets of metric values to the seeds that both have."""
     shared, restricted = tuple(seed for seed in one.seeds if seed in other.seeds), []
     for cell in (one, other):
         positions = [cell.seeds.index(seed) for seed in shared]

@@ -129,7 +129,7 @@ def find_best_trial_if_all_done(
 
 
 def build_cell_from_trial(trial: Cell, seed: int) -> Cell:
-    """Build a cell with the settings of a search trial, but another seed."""
+    """Build a training run with a search trial's settings, but another seed."""
     options = {key: value for key, value in trial.options.items() if key != "validation"}
     return Cell(trial.row, trial.column, {**options, "seed": seed})
 

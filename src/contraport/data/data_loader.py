@@ -147,7 +147,7 @@ class BatchOrder(Sampler[list[int]]):
         self._pool = positions
 
     def insert_companions(self, companions_by_item: np.ndarray) -> None:
-        """Insert companions, such as hard negatives, after each item of all later batches.
+        """Insert companions, such as hard negatives, after each item in future batches.
 
         `companions_by_item` holds their positions, int64 ``(length, m)``. A batch of b items then has b (1 + m) rows.
 
@@ -193,7 +193,7 @@ def build_loader(
     split_over_processes: bool = False,
     batches_per_epoch: int | None = None,
 ) -> ClosableDataLoader | StreamLoader:
-    """Build a loader, whose ``batch_sampler`` is a `BatchOrder` that can resume.
+    """Build a loader whose ``batch_sampler`` is a resumable `BatchOrder`.
 
     Args:
         dataset: source of the items.

@@ -336,7 +336,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         return self.subset(complete)
 
     def find_constant_view(self, num_sampled_items: int) -> str | None:
-        """Return the name of the first constant view in a sample, or None.
+        """Return the name of a constant view, judged by sampled items, or None.
 
         The sampled items are evenly spaced. A few items suffice: reading all of them could take minutes.
         """
@@ -400,7 +400,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         return low.tolist(), torch.where(high > low, high, low + 1).tolist()
 
     def _iterate_evenly_spaced_items(self, view: int, max_items: int = MAX_ITEMS_FOR_STATISTICS) -> Iterator[Tensor]:
-        """Yield blocks of one view, from evenly spaced items that have it."""
+        """Yield a view's values at evenly spaced items, block by block."""
         limit = min(max_items, MAX_ITEMS_FOR_STATISTICS if self.is_in_memory else 1_000)  # decoding files is slow
         having = torch.arange(len(self)) if self.present is None else self.present[:, view].nonzero()[:, 0]
         spread = torch.linspace(0, len(having) - 1, min(limit, len(having)), dtype=torch.float64).round().long()

@@ -94,7 +94,7 @@ class Processes(NamedTuple):
         return own
 
     def gather_row_offset(self, value: Tensor) -> int:
-        """Return the number of rows on lower ranks, as a collective call."""
+        """Gather the numbers of rows, and return the sum over lower ranks."""
         return 0 if self.size == 1 else sum(self._gather_row_counts(value)[: self.rank])
 
     def with_averaged_gradient(self, replicated: Tensor) -> Tensor:

@@ -136,7 +136,7 @@ class SmallCNN(nn.Module):
 
 
 class GradientAndHueHistograms(nn.Module):
-    """Histograms of oriented gradients (HOG) and of hues, without weights.
+    """Fixed histograms of oriented gradients (HOG) and of hues as image features.
 
     The gradient of a pixel, from its steepest channel, is split between the two nearest of 9 directions. Directions are
     averaged in 7 x 7 cells that cover the image, and each block of 2 x 2 cells is divided by its norm. The features

@@ -436,7 +436,7 @@ def _list_requested_encoders(encoder: Encoders, num_towers: int) -> list[str | n
 
 
 def _check_same_encoders(requested: Sequence[str | nn.Module | None], saved: Sequence[str | None], source: str) -> None:
-    """Raise `UsageError` if encoders are requested that differ from the saved ones."""
+    """Raise `UsageError` unless the requested encoders, if any, equal the saved ones."""
     same = all(encoder is None for encoder in requested) or list(requested) == list(saved)
     names = ", ".join(str(each) if isinstance(each, str) else type(each).__name__ for each in requested)
     message = (

@@ -185,7 +185,7 @@ def _run_log_domain_steps(
     empty_value: float | None = None,
     kernel: Tensor | None = None,
 ) -> list[Tensor]:
-    """Run Sinkhorn half-steps on S in the log domain, and return the potentials.
+    """Run Sinkhorn half-steps on a dense log-kernel, and return the potentials.
 
     `kernel` is e^S, or None if that may overflow.
     """

@@ -259,7 +259,7 @@ class Kernel(nn.Module, ABC):
         )
 
     def _repr_with_temperature(self, name: str, first_argument: object, options: str = "") -> str:
-        """Return the `repr` of name, first argument, temperature and options."""
+        """Return the `repr` with the name, first argument, temperature and options."""
         is_number = self.log_temperature is None and self._external is None
         temperature = self._value if is_number else float(f"{self.temperature:.6g}")
         options += ", learnable=True" if self.learns_temperature else ""
@@ -492,7 +492,7 @@ def normalize(z: Tensor, length: float = 1.0) -> Tensor:
 
 
 def normalized_rows_and_divisors(z: Tensor, length: float) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Return rows scaled to norm `length`, (n, d), and the two divisors used.
+    """Return rows scaled to norm `length`, (n, d), and the divisors of each row.
 
     Each row was divided first by its largest entry, then by the norm of the quotient over `length`, (n, 1) each.
     """

@@ -1,4 +1,4 @@
-"""Logarithms of kernels between rows and columns, from which backends compute sums.
+"""Log-kernels between row and column embeddings, in one form for all backends.
 
 Every built-in kernel has one normal form. Its logarithm is a pointwise link h of an affine function of the inner
 product::

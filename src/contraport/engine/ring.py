@@ -269,7 +269,7 @@ class RingLogKernel(LogKernel):
                     part[visit.local_columns] += value
 
     def list_indexed_column_gradients(self, exchange: RingExchange) -> list[tuple[int, Tensor]]:
-        """Return the summed gradients of this process's columns, with indices in `inputs`."""
+        """Return this process's column gradients, each with its index in `inputs`."""
         parts = self._unpack_block(exchange.gradient_accumulator, self.processes.rank)
         return list(zip(self.own.column_input_indices, parts, strict=True))
 

@@ -450,7 +450,7 @@ class _LossCurveRecorder(Callback):
 
 
 def _is_dict_of_views(X: object) -> TypeGuard[Mapping[str, ArrayLike]]:
-    """Return whether X is a dict of views, not a sparse array."""
+    """Return whether X is a mapping from view names to arrays."""
     return isinstance(X, Mapping) and not hasattr(X, "shape")
 
 

@@ -281,7 +281,7 @@ def link_ndcg_result(context: EvalContext, number: int) -> MetricResult:
     "Link coverage@{}", better="higher", unit="share of columns", value_format="{:.1%}", numbers=(10,), headline=False
 )
 def link_column_coverage(context: EvalContext, number: int) -> float:
-    """Share of all columns that are among the k nearest of some row."""
+    """Share of columns among the k nearest of any row."""
     return context.column_ranking.column_coverage(number)
 
 
@@ -364,7 +364,7 @@ def median_rank_result(context: EvalContext) -> MetricResult:
 
 @register_share_metric("Zero-shot", group="zero-shot", requires=(REQUIRES_LABELS, REQUIRES_ZERO_SHOT_SUPPORT))
 def zero_shot_accuracy_per_item(context: EvalContext) -> ItemValues:
-    """Share of test items whose nearest class text names their class.
+    """Accuracy of classifying each test item by its nearest class text.
     No label is used for training.
     """
     return zero_shot.zero_shot_correctness(
@@ -463,14 +463,14 @@ def hubness_pseudovalues(context: EvalContext) -> ItemValues:
 
 @register_clustering_metric("NMI", unit="share of information")
 def nmi_result(context: EvalContext) -> MetricResult:
-    """Normalized mutual information between the classes and as many k-means clusters."""
+    """Normalized mutual information between the classes and equally many k-means clusters."""
     values = clustering.nmi_pseudovalues(context.test_labels, context.test_clusters)
     return intervals.MetricResult(values, intervals.bootstrap_means_from_zero_to_one)
 
 
 @register_clustering_metric("ARI", unit="share of pairs above chance")
 def ari_result(context: EvalContext) -> MetricResult:
-    """Adjusted Rand index between the classes and as many k-means clusters."""
+    """Adjusted Rand index between the classes and equally many k-means clusters."""
     values = clustering.ari_pseudovalues(context.test_labels, context.test_clusters)
     return intervals.MetricResult(values, intervals.bootstrap_means_at_most_one)
 

@@ -66,7 +66,7 @@ class ColumnRanking:
         return np.asarray(np.bincount(self.pair_row_positions, weights=gains) / ideal)
 
     def column_coverage(self, k: int) -> float:
-        """Return the share of columns among the k nearest of some row."""
+        """Return the share of columns among the k nearest of any row."""
         return len(np.unique(self._flat_nearest_columns(k))) / len(self.column_popularity)
 
     def column_hubness(self, k: int) -> float:
@@ -76,7 +76,7 @@ class ColumnRanking:
         return float((centered**3).mean() / max((centered**2).mean(), 1e-12) ** 1.5)
 
     def popularity_ratio(self, k: int) -> float:
-        """Return the k nearest columns' mean popularity, relative to columns of training pairs.
+        """Return the mean popularity of the k nearest columns, relative to training pairs.
 
         It is their mean popularity, divided by that of all training pairs' columns. The popularity of a column is its
         number of training pairs. A column counts once for each row that ranks it, or for each training pair. If there

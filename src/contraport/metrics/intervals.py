@@ -60,7 +60,7 @@ def bootstrap_means(items: ItemValues, counts: Array) -> Array:
 
 
 def bootstrap_means_at_most_one(items: ItemValues, counts: Array) -> Array:
-    """Return bootstrap means, `(b,)`, computed in log(1 - mean) to stay below 1.
+    """Return bootstrap means, `(b,)`, kept below 1 even if item values exceed it.
 
     Item values that are pseudovalues may have a mean above 1 on a resample. The change of the mean is therefore applied
     to log(1 - mean): equal to first order, and the result stays below 1.

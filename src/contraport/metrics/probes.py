@@ -238,7 +238,7 @@ def held_out_domain_correctness(
 def ridge_prediction_target_pairs(
     train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor
 ) -> np.ndarray[Any, Any]:
-    """Return predictions of a ridge regression and the true values, `(m, 2)`.
+    """Return ridge regression predictions beside the true values, `(m, 2)`.
 
     Features are standardized; the penalty is selected by leave-one-out cross-validation on the training items.
     """

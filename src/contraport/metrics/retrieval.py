@@ -207,7 +207,7 @@ class _MatchedViews(NamedTuple):
     def from_paired_points(
         cls, first: Tensor, second: Tensor, first_content_ids: Tensor, second_content_ids: Tensor
     ) -> _MatchedViews:
-        """Match unit vectors ``(items, d)`` of two views, merging equal contents."""
+        """Match two views' unit vectors ``(items, d)``, storing equal contents once."""
         _, rows = torch.unique(first_content_ids, return_inverse=True)
         _, columns = torch.unique(second_content_ids, return_inverse=True)
         first_at, second_at = first_indices(rows), first_indices(columns)
@@ -255,7 +255,7 @@ def _ranks_both_ways(views: _MatchedViews) -> tuple[Tensor, Tensor]:
 
 
 def _row_ranks_at(views: _MatchedViews, positions: Tensor) -> Tensor:
-    """Return the ranks, (q,), of the best matches of selected first views."""
+    """Return the rank of each first-view query's best match, (q,)."""
     chosen, at = views.item_rows[positions].unique(return_inverse=True)
     index_in_chosen = views.item_rows.new_full((len(views.row_points),), -1)
     index_in_chosen[chosen] = torch.arange(len(chosen), device=chosen.device)

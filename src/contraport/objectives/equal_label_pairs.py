@@ -134,7 +134,7 @@ class PairSet:
 
     @classmethod
     def from_equal_labels(cls, labels: tuple[Tensor, Tensor]) -> PairSet:
-        """Build the set of pairs with equal labels, integers (N,) and (M,)."""
+        """Build the set of pairs whose row and column have equal integer labels."""
         rows = labels[0].long()[:, None]
         return cls((SignedLabelEquality(1, rows, rows if labels[0] is labels[1] else labels[1].long()[:, None]),))
 

@@ -206,7 +206,7 @@ def _build_solved_auction(u: Tensor, v: Tensor, tolerance: float, random: np.ran
 
 
 def _mean_gap(auction: Auction, u: Tensor, v: Tensor) -> float:
-    """Return an upper bound on the mean value lost against the optimum.
+    """Return an upper bound on the assignment's suboptimality, averaged over rows.
 
     By duality no assignment is better than the profits of all rows from their best columns, and all prices.
     """

@@ -560,7 +560,7 @@ def _build_joint_pattern(size: int, views: int, candidates: str, device: torch.d
 
 
 def _build_view_pair_blocks(layout: Layout, views: Sequence[Tensor], pairs: Iterable[Sequence[Tensor]]) -> list[Block]:
-    """Return a block, compared in both directions, for each pair of views."""
+    """Return one block of compared embeddings for each pair of views."""
     check(len(views) >= 2, f"views: must be 2 or more for {layout!r}, got {len(views)}.")
     pattern = build_diagonal_pattern(len(views[0]), 1.0, True, views[0].device)
     return [Block(pattern, one, other) for one, other in pairs]
@@ -568,9 +568,9 @@ def _build_view_pair_blocks(layout: Layout, views: Sequence[Tensor], pairs: Iter
 
 @dataclass(frozen=True, repr=False)
 class AllViewPairs(Layout):
-    """Layout of all pairs of V views, in both directions (CMC, full graph).
+    """Layout that compares all pairs of V views (CMC, full graph).
 
-    There are V (V - 1) / 2 blocks, (n, n) each, whose losses are added.
+    There are V (V - 1) / 2 blocks, (n, n) each and in both directions, whose losses are added.
 
     Source: Tian, Krishnan and Isola (2020), Contrastive multiview coding, section 3.3.
 
@@ -588,7 +588,7 @@ class AllViewPairs(Layout):
 
 @dataclass(frozen=True, repr=False)
 class CoreViewPairs(Layout):
-    """Layout of the first view against each other view (CMC, core view).
+    """Layout that compares the first view with all others (CMC, core view).
 
     V views give V - 1 blocks, (n, n) each and in both directions, whose losses are added.
 

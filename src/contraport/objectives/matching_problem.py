@@ -45,7 +45,7 @@ COMPARED_OPTION_NAMES = (
 
 
 class BlockDirection(NamedTuple):
-    """Compared rows and columns, with their target plan and row weights.
+    """Block of compared embeddings, with its target plan and row weights.
 
     Attributes:
         block: Compared pairs, (N, M).
@@ -122,7 +122,7 @@ class MatchingProblem:
 
     @property
     def max_vectors_per_item(self) -> int:
-        """Largest number of vectors in a set, 0 if items are single vectors."""
+        """Largest number of vectors per item, or 0 if items are single vectors."""
         if self.inputs.views[0].ndim == 2:
             return 0
         negatives = () if self.negatives is None else (self.negatives.embeddings,)

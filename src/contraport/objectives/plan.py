@@ -451,7 +451,7 @@ class PlanWithTarget:
 
 
 def _row_costs_by_blocks(dense_rows: Callable[[slice], Tensor], kernel: LogKernel) -> Tensor:
-    """Return each row's transport cost, (N,), from slices of dense rows.
+    """Return each row's transport cost, (N,), computed block by block.
 
     The costs are those of the kernel itself. Log P of a Tsallis plan has them too, but rounds them off where its
     threshold is large: below order 1 that grows as a power of the number of columns.

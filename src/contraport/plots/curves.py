@@ -125,7 +125,7 @@ def curves(
 
 
 def _resolve_metrics_rows(name: str, source: Any, key_of_values: str | None) -> _MetricsRows:
-    """Return metrics as rows, from a run folder, rows or an array."""
+    """Convert a run folder, rows or an array to rows of metrics."""
     if is_run_source(source):
         return load_run(source).metrics_rows()
     if isinstance(source, Sequence) and source and all(isinstance(row, Mapping) for row in source):

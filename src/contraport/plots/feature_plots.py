@@ -233,7 +233,7 @@ def _get_singular_values(source: Any) -> torch.Tensor:
 
 
 def _resolve_query_positions(queries: Sequence[int] | int, num_items: int) -> list[int]:
-    """Return query positions, evenly spaced ones if `queries` is a number."""
+    """Return query positions, which are evenly spaced if `queries` is a number."""
     if is_integer(queries):
         check_integer("queries", queries, most=num_items)
         return [round(place) for place in np.linspace(0, num_items - 1, queries)]

@@ -232,7 +232,7 @@ class Run:
         return evaluation
 
     def pair_scores(self) -> dict[str, np.ndarray]:
-        """Read the scores of the latest online audit of two-view pairs.
+        """Read the scores of two-view pairs from the latest audit during training.
 
         The number of pairs is `n`.
 
@@ -245,7 +245,7 @@ class Run:
         return self._read_file(self.path / "pairs.npz", read_run_arrays)
 
     def view_scores(self) -> dict[str, np.ndarray]:
-        """Read the scores of the latest online audit of three or more views.
+        """Read the scores of three or more views from the latest audit during training.
 
         The number of items is `n`, that of views `k`.
 

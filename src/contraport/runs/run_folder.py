@@ -79,7 +79,7 @@ class ReplacedRunBackup:
         self.path = run.path / ".replaced"
 
     def check_path_kinds(self) -> None:
-        """Raise `UsageError` if a folder of the run is a file, or vice versa."""
+        """Raise `UsageError` if an existing path is not the expected file or folder."""
         run = self._run
         for path in (*run.possible_paths_besides_config, self.path):
             folder = path in run.possible_subfolders or path == self.path
@@ -129,7 +129,7 @@ class ReplacedRunBackup:
 
 
 class RunFolder(Run):
-    """Run with the paths of all its files and methods that write them.
+    """Run folder that can be written, with the paths of all its files.
 
     Methods that write raise `UsageError` if the folder is not writable or the disk is full.
 

@@ -206,7 +206,7 @@ def _format_cosine_below(cosine: float, threshold: float) -> str:
 def _describe_pairs_below_threshold(
     cosines: np.ndarray, threshold: float, proposed_threshold: float | None
 ) -> list[str]:
-    """Return sentences about pairs below the threshold and the proposed threshold."""
+    """Describe the pairs below the threshold, and propose a lower threshold."""
     below = cosines[cosines < threshold - COSINE_ROUNDING_ERROR]
     notes = []
     levels = [level for level in (0.99, 0.95, 0.9) if level < threshold]
@@ -342,7 +342,7 @@ def _label_groups_by_index(index: ApproximateFeatureIndex, threshold: float, nea
 def _link_components_to_first_item(
     linked: np.ndarray, row_offset: int, column_offset: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Map each item in a tile to its connected component's first item.
+    """Map linked items to the first item of their connected component.
 
     `linked` is the mask of the linked pairs; its rows are the items from `row_offset` on, its columns those from
     `column_offset` on. A tile of equal items has millions of links, which memory could not hold for all tiles.

@@ -110,7 +110,7 @@ def _load_dataset(options: MiningOptions, *, as_one_split: bool) -> Dataset:
 def _read_trusted_mask_and_partners(
     folder: str | Path | None, dataset: Dataset
 ) -> tuple[Tensor, Tensor] | tuple[None, None]:
-    """Read the mask of unflagged pairs and better partners from an audit."""
+    """Read which pairs an audit trusts, and better partners for the others."""
     if folder is None:
         return None, None
     file = Path(folder) / "pairs.csv"

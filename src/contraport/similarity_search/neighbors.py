@@ -193,7 +193,7 @@ def search(arguments: dict[str, Any]) -> NearestItems:
 def _find_bonuses_by_training_count(
     options: ItemSearchOptions, run: RunFolder, model: Model, features: Features
 ) -> Tensor | None:
-    """Return bonuses that grow with items' numbers of training pairs, or None."""
+    """Return score bonuses that grow with items' numbers of training pairs, or None."""
     if options.popularity == 0:
         return None
     settings, loader = run.settings(), SplitLoader(run.settings(), model)

@@ -1,4 +1,4 @@
-"""Target plans of the augmentations Gaussian noise and mixup."""
+"""Target plans that Gaussian noise and mixup augmentations imply."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def compute_augmentation_targets(
     mix: float = 0.5,
     seed: int = 0,
 ) -> AugmentationTargets:
-    """Compute the target plans of the augmentations noise and mixup.
+    """Compute the target plans that noise and mixup augmentations imply.
 
     An entry is how likely one item is a view of another. The noise target weighs y by an isotropic Gaussian density of
     y - x. The mixup target weighs y by the density of mix (x' - x'') over the data, which for a Gaussian mixture is a

@@ -331,7 +331,7 @@ class EntropicPath:
     unregularized_solution: Tensor
 
     def figure(self) -> Figure:
-        """Draw the objective on a triangle at some temperatures, with all minima."""
+        """Draw the objective over the probability simplex at several temperatures."""
         chosen = torch.linspace(0, len(self.temperatures) - 1, 4).round().long()[1:].unique()  # beside temperature 0
         figure, axes = create_panels(1 + len(chosen), 2.9, ratio=1.0)
         _draw_triangle(axes[0], self.costs, 0.0, self.unregularized_solution, self.solutions)

@@ -258,7 +258,7 @@ def train_on_five_gaussians(
     positive_share="positive_mass_share",
 )
 class PenaltyResult(NamedTuple):
-    """Embeddings, plan and metrics for one factor of the uniformity penalty.
+    """Embeddings, plan and metrics at one weight of the uniformity penalty.
 
     Attributes:
         clean_embeddings: embeddings of the clean points, (n, 2), unit length.
@@ -279,7 +279,7 @@ class PenaltyResult(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PenaltySweep:
-    """Results of `sweep_uniformity_penalty`, by factor of the uniformity penalty.
+    """Results of `sweep_uniformity_penalty`, by weight of the uniformity penalty.
 
     Attributes:
         data: points of the Gaussian mixture that were embedded.
@@ -290,7 +290,7 @@ class PenaltySweep:
     by_factor: Mapping[float, PenaltyResult]
 
     def figure(self) -> Figure:
-        """Draw the embeddings and the plans for each penalty factor."""
+        """Draw the embeddings and the plans for each penalty weight."""
         count = len(self.by_factor)
         figure, axes = create_panels(2 * count, width=2.9 * count + 0.5, ratio=1.0)
         colors = [SERIES_COLORS[int(k) % len(SERIES_COLORS)] for k in self.data.component_indices]
@@ -320,7 +320,7 @@ def sweep_uniformity_penalty(
     iterations: int = 500,
     seed: int = 0,
 ) -> PenaltySweep:
-    """Train an encoder by the IOT loss for several uniformity penalties.
+    """Train encoders by the IOT loss at several weights of the uniformity penalty.
 
     Each factor of the penalty trains its own encoder onto the circle. The penalty is zero where all negatives have
     equal mass in the plan.

@@ -243,7 +243,7 @@ def _has_several_classes(dataset: Dataset) -> bool:
 
 
 def make_wrong_pairs_suggestion(dataset: Dataset) -> Suggestion:
-    """Recommend `--audit` if items have several stored views, else the robust loss rince."""
+    """Recommend `--audit` if items have several views, else the robust loss rince."""
     use_case = "pairs, some of them wrong"
     if len(dataset.shapes) >= 2:
         return Suggestion("--audit", "leaves out the pairs or views that look wrong during the training.", use_case)

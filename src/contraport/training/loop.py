@@ -229,7 +229,7 @@ class Callback:
         """Called at the end of the training, after its last epoch."""
 
     def on_exception(self, loop: Loop, error: BaseException) -> None:
-        """Called when the training ends by an exception."""
+        """Called when an exception ends the training."""
 
     def state(self) -> dict[str, Any] | None:
         """Return the state to store in a checkpoint, or None (default)."""

@@ -172,7 +172,7 @@ def _check_data_equal_across_processes(dataset: Dataset, digests: SplitDigests |
 
 
 class SettingsWithNotes(NamedTuple):
-    """Settings, and notes on what was adjusted, for the log."""
+    """Training settings, with notes on automatic adjustments."""
 
     settings: Settings
     notes: tuple[str, ...] = ()

@@ -30,7 +30,7 @@ MAX_VALUES_AT_A_TIME = 2**24
 
 
 class CanonicalMaps(NamedTuple):
-    """Cross-fitted canonical maps, one pair of linear maps for each fold.
+    """Linear maps of two views by cross-fitted canonical correlation analysis.
 
     Attributes:
         feature_means: mean features of the items that the maps are fitted to, ``(F,)`` and ``(G,)``.
@@ -48,7 +48,7 @@ class CanonicalMaps(NamedTuple):
 def cross_fit_canonical_maps(
     features: tuple[TensorOrComputedRows, TensorOrComputedRows], pool: Tensor
 ) -> CanonicalMaps:
-    """Fit the canonical maps of each fold to pairs of the other folds.
+    """Fit canonical correlation maps of two views, leaving out each fold in turn.
 
     Only pairs in `pool`, ``(m,)``, are used. With both features whitened, the cross-covariance has the canonical
     directions as its singular vectors and their correlations as its singular values. Features wider than
@@ -165,7 +165,7 @@ def truncated_svd(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _fit_maps_and_correlations(
     num_pairs: int, first_products: Tensor, second_products: Tensor, cross_products: Tensor, *, widths: Sequence[int]
 ) -> tuple[tuple[Tensor, Tensor], Tensor]:
-    """Return canonical maps and correlations from ``X'X``, ``Y'Y`` and ``X'Y``."""
+    """Return the maps and correlations of a CCA from ``X'X``, ``Y'Y`` and ``X'Y``."""
     roots = []
     for products, width in zip((first_products, second_products), widths, strict=True):
         covariance = products / num_pairs

@@ -114,7 +114,7 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
         return f"wrong views: {', '.join(rates)}; training on {int(used.sum())} views of {len(used)} items"
 
     def _apply_selection(self) -> None:
-        """Train on the items and views that the last scoring selected."""
+        """Restrict training to the items and views that the latest scores select."""
         super()._apply_selection()
         trusted = self._dataset.trusted_view_mask
         assert trusted is not None

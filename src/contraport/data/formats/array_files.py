@@ -28,7 +28,7 @@ _RESERVED_KEY_PATTERN = re.compile(r"(x|view\d+|labels|y|domains|weights|numbers
 
 @data_format("arrays", suffixes=[".npz", ".npy"])
 def load_array_file(path: str, split: str, test_fraction: float | None = None) -> Dataset:
-    """Load one split of an `.npz` or `.npy` file.
+    """Load one split from an `.npz` or `.npy` file.
 
     An `.npy` file is one view without labels. Arrays of an `.npy` file, and large arrays of an `.npz` file that is not
     compressed, are memory-mapped.
@@ -45,7 +45,7 @@ def load_array_file(path: str, split: str, test_fraction: float | None = None) -
 def dataset_from_arrays(
     arrays: Mapping[str, Any], path: str, split: str, test_fraction: float | None = None, *, owns_arrays: bool = False
 ) -> Dataset:
-    """Build one split from arrays named by the keys of an `.npz` file.
+    """Build one split from a dict of arrays, as in an `.npz` file.
 
     The keys are those of `load_array_file`. If the dataset owns the arrays, they are only copied to free the items of
     the other split.

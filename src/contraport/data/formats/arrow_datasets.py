@@ -453,7 +453,7 @@ def _numbers_to_view_tensor(table: pa.Table, names: tuple[str, ...], table_name:
     options=["image_size", "columns", "test_fraction"],
 )
 def load_huggingface_folder(folder: str, split: str, **options: Any) -> Dataset:
-    """Load one split of a folder written by `save_to_disk` of `datasets.Dataset` or `DatasetDict`.
+    """Load one split from a folder written by `save_to_disk` of Hugging Face datasets.
 
     For the options see `dataset_from_rows`.
     """
@@ -472,7 +472,7 @@ def load_huggingface_folder(folder: str, split: str, **options: Any) -> Dataset:
 
 
 def dataset_from_huggingface(loaded: Any, split: str, path: Path, **options: Any) -> Dataset:
-    """Build one split of a `datasets.Dataset` or `DatasetDict`.
+    """Build one split from a Hugging Face `Dataset` or `DatasetDict`.
 
     The options are those of `dataset_from_rows`. A `DatasetDict` has splits of its own, ``train`` and ``test`` (or
     ``validation``). A `ClassLabel` keeps its names.

@@ -77,7 +77,7 @@ def _find_key_positions(part: str, side: Dataset, pair_keys: list[Any], files: d
 
 @data_format("a coupling", recognizes=has_two_coupling_tables, options=["image_size", "test_fraction"])
 def load_coupling(path: str, split: str, image_size: int | None = None, test_fraction: float | None = None) -> Dataset:
-    """Load one split of a folder of row, column and pair tables.
+    """Load one split from a folder with tables of rows, columns and pairs.
 
     The tables `rows`, `columns` and `pairs` are `.csv`, `.jsonl` or `.parquet` files. Those of rows and columns have a
     column of keys (such as ``id``) and one view. The table of pairs has the columns ``row`` and ``column`` with these

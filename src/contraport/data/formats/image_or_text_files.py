@@ -40,7 +40,7 @@ def load_image_or_text_folder(
     test_fraction: float | None = None,
     ignore_labels: bool = False,
 ) -> Dataset:
-    """Load one split of a folder of images, or of texts.
+    """Load one split from a folder of images or texts.
 
     ``folder/class/*.png`` is labeled, ``folder/*.png`` is not. ``folder/domain/class/*.png`` has domains too: it is
     read so if each of several domains has the same several classes; in other deeper folders the outermost folder is the
@@ -85,7 +85,7 @@ def load_image_or_text_folder(
 
 @data_format("texts", suffixes=[".txt"])
 def load_lines(path: str, split: str, test_fraction: float | None = None) -> Dataset:
-    """Load one split of a UTF-8 `.txt` file, one item per nonempty line."""
+    """Load one split from a UTF-8 `.txt` file, one item per nonempty line."""
     lines = [line.strip() for line in read_text_file(path).split("\n")]
     rows = [row for row, line in enumerate(lines) if line]
     check(len(rows) > 0, f"data: {path} has no line.", "empty")

@@ -1,4 +1,4 @@
-"""Format of webdataset shards, tar archives that hold samples of several files."""
+"""Format of webdataset shards, tar archives with several files per sample."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def is_shards(data: str) -> bool:
 
 @data_format("shards", suffixes=[".tar"], recognizes=is_shards, options=["image_size", "test_fraction"])
 def load_shards(data: str, split: str, image_size: int | None = None, test_fraction: float | None = None) -> Dataset:
-    """Load one split of webdataset shards.
+    """Load one split from webdataset shards.
 
     A sample consists of neighboring members whose paths are equal up to the first dot of the file name. The rest is the
     field: an image (``.jpg``, ``.png``, ``.webp``, ...), an array (``.npy``), a UTF-8 text (``.txt``), a class
@@ -217,7 +217,7 @@ def _list_archives_with_test_mask(data: str) -> tuple[list[str], np.ndarray]:
 
 
 def _iterate_samples(archive_index: int, archive: str, ignored_counts: Counter[str]) -> Iterator[_Sample]:
-    """Yield an archive's samples that have a view, and count ignored fields."""
+    """Yield the usable samples of an archive, and count ignored fields."""
     check_regular_file("data", archive)
     files = _iterate_archive_files(archive, ignored_counts)
     shown = (member for member in files if not PurePath(member.name).name.startswith("."))
@@ -292,7 +292,7 @@ def _encode_as_codes_and_names(
 
 
 def _build_view(archives: list[str], samples: list[_Sample], field: str) -> UndecodedItemsOrStore:
-    """Build one view of all samples from a field."""
+    """Build one view from a field that all samples have."""
     places = np.array(
         [(sample.archive_index, *sample.offset_and_size_by_field[field]) for sample in samples], dtype=np.int64
     )

@@ -45,7 +45,7 @@ _PARQUET_BATCH_BYTES = 2**22
 
 @data_format("a table", suffixes=TABLE_SUFFIXES, options=["image_size", "columns", "test_fraction"])
 def load_table(path: str, split: str, columns: Mapping[str, Any] | None = None, **options: Any) -> Dataset:
-    """Load one split of a `.csv`, `.jsonl` or `.parquet` file.
+    """Load one split from a `.csv`, `.jsonl` or `.parquet` file.
 
     The options are those of `dataset_from_rows`. `contraport.data.formats.column_roles.infer_roles` describes the roles
     of its columns. Columns may name image files, relative to the folder of the table; those that cannot be decoded are
@@ -163,7 +163,7 @@ def replace_view_columns(
     old_path: Path,
     new_path: Path,
 ) -> pa.Table:
-    """Select rows of a table, and take one view from each row's partner.
+    """Select rows of a table, with one view copied from other rows.
 
     Args:
         table: all rows, parsed.

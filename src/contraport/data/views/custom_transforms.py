@@ -1,4 +1,4 @@
-"""Custom transforms, wrappers of a user's callables that make random views."""
+"""Wrappers that turn a user's callables into random transforms."""
 
 from __future__ import annotations
 

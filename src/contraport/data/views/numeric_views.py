@@ -1,4 +1,4 @@
-"""Random augmentation of vectors and time series, and noise and mixup."""
+"""Random augmentation of numeric data, such as vectors and time series."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEFAULT_NOISE_STD = DEFAULT_MAX_MIXUP_WEIGHT * math.sqrt(2 / 3)
 
 @dataclass(frozen=True)
 class VectorStrength:
-    """Ranges and probabilities of random vector changes."""
+    """Strength of random vector augmentation, as ranges and probabilities."""
 
     noise_std: float  # standard deviation, relative to that of each feature
     mask_probability: float  # probability that a feature is replaced by its mean
@@ -56,7 +56,7 @@ class VectorTransform(nn.Module):
 
 @dataclass(frozen=True)
 class SeriesStrength:
-    """Ranges of random time series changes."""
+    """Strength of random time series augmentation, as ranges."""
 
     min_crop_fraction: float  # smallest fraction of the time that a crop retains
     noise_std: float  # standard deviation, relative to that of each channel

@@ -69,7 +69,7 @@ class RandomDraws:
         return (places >= start) & (places < start + fraction)
 
     def random_batch_items(self, items: Tensor) -> Tensor:
-        """Return random items of the whole batch, one for each of `items`.
+        """Return a random item of the whole batch for each of `items`.
 
         Raises:
             UsageError: the other processes do not hold the rest of the batch.

@@ -1,4 +1,4 @@
-"""Random augmentation of texts by spans of words and deletions."""
+"""Random augmentation of texts by selecting word spans and deleting words."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HASH_MASK = 2**31 - 1  # the lowest 31 bits
 
 @dataclass(frozen=True)
 class TextStrength:
-    """Ranges and probabilities of random text changes."""
+    """Strength of random text augmentation, as fractions and probabilities."""
 
     min_span_fraction: float  # smallest fraction of the words in the span that becomes a view
     deletion_probability: float  # probability that a word of the span is deleted

@@ -162,7 +162,7 @@ class Views(nn.Module):
 
     @property
     def num_views_per_source(self) -> int:
-        """Number of random views that are made of each stored view."""
+        """Number of random views that are made from each view of the dataset."""
         return len(self._sources) // len(self.unaugmented_shapes)
 
     def _get_or_make_custom_views(
@@ -244,12 +244,12 @@ def _views_to_floats(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 def _split_color_of_stored_views(views: tuple[Tensor, ...], _positions: Tensor) -> tuple[Tensor, ...]:
-    """Convert the RGB images of a store to lightness and colors."""
+    """Split RGB images into a view of lightness and a view of colors."""
     return split_lightness_and_color(*_views_to_floats(views))
 
 
 def _define_augmented_views(dataset: Dataset, augment: AugmentSpec, views: int | None) -> list[_ViewDefinition]:
-    """Define one random view per stored view, or several of a single one."""
+    """Define the random views that are made from the views of a dataset."""
     stored = len(dataset.shapes)
     number = max(2, stored) if views is None else views
     good = is_integer(number) and 1 <= number <= 1_000
@@ -289,7 +289,7 @@ def _parse_window_length(dataset: Dataset, views: str) -> int:
 
 
 def _build_transform(dataset: Dataset, view: int, augment: AugmentSpec, *, removes_color: bool = True) -> nn.Module:
-    """Build the random transform of a stored view."""
+    """Build the random augmentation of one view of the dataset."""
     shape = dataset.shapes[view]
     strength = {} if augment.strength is None else {"strength": augment.strength}
     if augment.name == "none":
@@ -318,7 +318,7 @@ def _build_transform(dataset: Dataset, view: int, augment: AugmentSpec, *, remov
 
 
 def _define_view_before_color_split(dataset: Dataset, augment: AugmentSpec) -> _ViewDefinition:
-    """Return the definition of an RGB view, which is later split by color."""
+    """Define the random RGB view that is later split into lightness and color."""
     shapes = dataset.shapes
     good = len(shapes) == 1 and dataset.is_first_view_image and shapes[0][0] == 3
     message = f"views: 'colour' requires one image of 3 channels per item; {_describe_items(dataset)}."

@@ -158,7 +158,7 @@ class CudaPairPasses(PairPasses):
 
 
 def _place_in_zeros(own_part: Tensor, own_rows: slice, total_rows: int) -> Tensor:
-    """Return a tensor of all rows that is zero outside `own_rows`."""
+    """Place this process's rows in a tensor of all rows, zero elsewhere."""
     if len(own_part) == total_rows:
         return own_part
     whole = own_part.new_zeros(total_rows, *own_part.shape[1:])
@@ -354,7 +354,7 @@ def _row_gradients_and_sums_fused(
 def _input_gradients_by_workspace(
     inputs: _KernelInputs, weights: _WeightVariants, needs_grad: Sequence[bool], without_link: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Compute `_input_gradients` by storing the pair weights of some rows at a time."""
+    """Compute the kernel inputs' gradients with only some pair weights in memory."""
     x, y = inputs.x, inputs.y
     n, m = x.shape[0], y.shape[0]
     # W in bfloat16 beside half-precision embeddings: weights need the range of single precision, not its digits.

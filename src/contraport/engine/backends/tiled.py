@@ -428,7 +428,7 @@ class _RunningLogSum:
 
 
 class _TermGroup(NamedTuple):
-    """Summands of the pair weights that share one exponential.
+    """Summands of the pair weights with a common exponential factor.
 
     The exponential is exp(S + A + B) of each pair, for the log-kernel S.
 

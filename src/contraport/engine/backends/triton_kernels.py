@@ -194,7 +194,7 @@ def rescale_factors_kernel(
 
 @triton.jit
 def _exponents_minus_first_term(exponents, term, positions, n):
-    """Subtract the first summand's exponents from another's, with NaN replaced by infinity."""
+    """Return the exponents of a pair-weight summand relative to the first summand's."""
     own = tl.load(exponents + term * n + positions, mask=positions < n, other=0.0)
     excess = own - tl.load(exponents + positions, mask=positions < n, other=0.0)
     return tl.where(excess == excess, excess, INFINITY)
@@ -202,7 +202,7 @@ def _exponents_minus_first_term(exponents, term, positions, n):
 
 @triton.jit
 def _can_all_share(can_share, TERMS: tl.constexpr):
-    """Return 1 if one exponential can serve all pair-weight summands, else 0."""
+    """Return 1 if all summands of the pair weights can share an exponential."""
     gathered = tl.load(can_share)
     for k in tl.static_range(1, TERMS):
         gathered = gathered & tl.load(can_share + k)

@@ -81,7 +81,7 @@ def solve_dense_tsallis(
 
 
 def _q_exponential(s: Tensor, order: float) -> Tensor:
-    """Return the Tsallis q-exponential [(order - 1) s]_+^(1 / (order - 1))."""
+    """Return the Tsallis q-exponential of `s`, [(order - 1) s]_+^(1 / (order - 1))."""
     base = (order - 1) * s
     present = (base > 0) & torch.isfinite(base)
     powers: Tensor = torch.where(present, torch.where(present, base, 1) ** (1 / (order - 1)), 0)
@@ -98,7 +98,7 @@ class _TsallisDualProblem:
     column_masses: Tensor | None  # None if free
 
     def flat_gradient(self, f: Tensor, g: Tensor) -> Tensor:
-        """Return the gradient in f and g, the missing row and column masses."""
+        """Return the dual gradient, which is the missing mass of rows and columns."""
         plan = _q_exponential(f[:, None] + g + self.logits, self.order)
         rows = self.row_masses - plan.sum(1)
         return rows if self.column_masses is None else torch.cat([rows, self.column_masses - plan.sum(0)])

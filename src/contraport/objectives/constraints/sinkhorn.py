@@ -108,7 +108,7 @@ class SinkhornConstraint(Constraint, ABC):
         """
 
     def marginal_relaxation(self, axis: Axis, temperature: float | Tensor) -> MarginalRelaxation:
-        """Return the allowed deviation from an axis's marginal, by default none."""
+        """Return the relaxation of the row or column marginal, by default none."""
         return NO_RELAXATION
 
     @property

@@ -98,7 +98,7 @@ class TsallisProblem(HostLoop):
 
     @property
     def exponent(self) -> float:
-        """Exponent p = 1 / (order - 1) of the plan's powers."""
+        """Exponent p = 1 / (order - 1) in the formula of the plan."""
         return 1 / (self.order - 1)
 
     @property

@@ -35,7 +35,7 @@ class Divergence(Component):
 
     @property
     def has_temperature_gradient(self) -> bool:
-        """True if the value has a gradient with respect to the temperature."""
+        """True if the divergence has a gradient with respect to the temperature."""
         return True
 
     def constraint_conflict_message(self, constraint: Constraint) -> str | None:
@@ -50,7 +50,7 @@ class Divergence(Component):
 
 
 class KernelDivergence(Divergence):
-    """Base class of divergences of the kernel alone, independent of the constraint."""
+    """Base class of divergences that need only the kernel, not the plan."""
 
     supports_column_weights: ClassVar[bool] = False
     depends_on_constraint: ClassVar[bool] = False

@@ -140,7 +140,7 @@ def _squared_relu(t: Tensor) -> Tensor:
 
 
 def _sigmoid(t: Tensor, *, slope: float) -> Tensor:
-    """Return the sigmoid of slope * t."""
+    """Return the sigmoid of `slope` times `t`."""
     return torch.sigmoid(slope * t)
 
 
@@ -222,7 +222,7 @@ class DebiasedContrastive(KernelDivergence):
 @keep_deprecated_attributes(over="mass_constraint", floor="tangent_below")
 @dataclass(frozen=True, repr=False)
 class ClosedFormQuadratic(KernelDivergence):
-    """Loss of the quadratic regularizer in closed form (IOT-CL).
+    """Closed-form IOT-CL loss with a quadratic regularizer.
 
     Its implied plan may have negative entries. It takes no pass over all pairs.
 

@@ -1,4 +1,4 @@
-"""Base classes of targets and target plans, and the target `Pairs`.
+"""Base classes of target transport plans, and the target of paired views.
 
 Target plans never enter a pass over the pairs: divergences need only row sums of a target plan against a log-kernel or
 a plan, which each form computes in its own way. All targets can then share the passes, whose memory stays O(N + M).

@@ -26,7 +26,7 @@ MARKER_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")
 
 
 def build_results_section(assets: PageAssets) -> Section:
-    """Build the section of metric tables, differences of runs, and notes."""
+    """Build the section with metric tables, differences between runs, and notes."""
     runs = assets.runs
     metrics = [metric for metric in list_evaluated_metrics(runs) if metric.group != ROBUSTNESS_GROUP]
     notes = [f"{run.name} has no curves: no metrics are logged yet." for run in runs if not run.metrics_rows]

@@ -188,7 +188,7 @@ def load_or_draw_mismatched_partners(
 
 
 def build_views(settings: Settings, dataset: Dataset) -> Views:
-    """Build the `Views` that make the random views of each batch."""
+    """Build the module that makes random views of each batch."""
     # A placeholder stands for a callable in config.yaml.
     if isinstance(settings.augment, str) and has_object_placeholder(settings.augment):
         views = Views(dataset, augment="none", views=settings.views)

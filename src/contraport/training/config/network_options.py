@@ -193,7 +193,7 @@ class NetworkSettings(BaseOptions):
 
     @property
     def freezing_cause(self) -> str:
-        """Option or encoder that freezes the weights, as named in messages."""
+        """Name of the option or encoder that freezes the weights, for messages."""
         return f"encoder {self.encoder!r}" if self._has_no_trainable_encoder and not self.freeze else "freeze"
 
     @property

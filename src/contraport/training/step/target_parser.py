@@ -128,7 +128,7 @@ def _build_input_neighbors_target(number: int, batch: Batch) -> Target:
 
 
 def parse_target_spec(text: str, *, check_files: bool = True) -> tuple[str, dict[str, Any]]:
-    """Parse and check a target specification, into its kind and parameters.
+    """Parse a target option into the kind of target and its parameters.
 
     Raises:
         UsageError: as `build_target_function`, except for errors that depend on the items or the content of files.

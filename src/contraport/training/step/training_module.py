@@ -282,7 +282,7 @@ class TrainingModule(nn.Module):
         *,
         in_chunks: bool = True,
     ) -> tuple[tuple[Tensor, ...], Tensor | None]:
-        """Return embeddings of the present views, and the mask of embedded views.
+        """Return the embeddings of all present views, and a mask of these views.
 
         Embeddings of missing views are zero. The mask is None if no item lacks a view.
 
