@@ -65,6 +65,13 @@ class BackwardArgs(NamedTuple):
     needs_grad: Sequence[bool]
 
 
+class OutputCounts(NamedTuple):
+    """Numbers of outputs and of differentiable outputs, which come first."""
+
+    total: int
+    differentiable: int
+
+
 @dataclass(frozen=True, eq=False)
 class Operation(ABC):
     """Base class of differentiable operations over all pairs.
@@ -81,8 +88,8 @@ class Operation(ABC):
 
     @property
     @abstractmethod
-    def output_and_differentiable_counts(self) -> tuple[int, int]:
-        """Counts of all outputs and of the differentiable outputs, which come first."""
+    def output_counts(self) -> OutputCounts:
+        """Numbers of outputs of `forward`."""
 
     @abstractmethod
     def forward(self, passes: PairPasses) -> list[Tensor]:
@@ -122,7 +129,7 @@ class OperationWithDenseForm(Operation, ABC):
         """Return the differentiable outputs, computed by the backend of the operation."""
         if self.backend_config.passes_class.uses_plain_autograd:
             return self.compute_outputs_densely()
-        return apply_operation(self)[: self.output_and_differentiable_counts[1]]
+        return apply_operation(self)[: self.output_counts.differentiable]
 
     def differentiable_backward(
         self, structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs
@@ -156,7 +163,7 @@ def _compute_outputs_and_saved_tensors(operation: Operation) -> list[Tensor]:
 def _run_backward(structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs) -> list[Tensor | None]:
     """Return the gradient of each input tensor, None where not needed."""
     operation: Operation = unflatten(structure, tensors)
-    count, _ = operation.output_and_differentiable_counts
+    count = operation.output_counts.total
     # One tensor may be several inputs (rows that are also columns): gradients are added up by tensor.
     positions = {id(tensor): position for position, tensor in enumerate(tensors)}
     slots = [None if variable is None else positions[id(variable)] for variable in operation.differentiable_inputs()]
@@ -178,7 +185,7 @@ class _EagerOperation(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, operation: Operation, structure: TreeStructure, *tensors: Tensor) -> tuple[Tensor, ...]:
         outputs = _compute_outputs_and_saved_tensors(operation)
-        _, differentiable = operation.output_and_differentiable_counts
+        differentiable = operation.output_counts.differentiable
         ctx.structure, ctx.sizes = structure, (len(tensors), differentiable)
         ctx.save_for_backward(*tensors, *outputs)
         ctx.mark_non_differentiable(*outputs[differentiable:])
@@ -280,7 +287,7 @@ def _gradient_op(
     `present_grads` are the gradients of the outputs at `present_indices`; all others are zero.
     """
     operation: Operation = unflatten(_structures[structure], tensors)
-    grad_outputs: list[Tensor | None] = [None] * operation.output_and_differentiable_counts[1]
+    grad_outputs: list[Tensor | None] = [None] * operation.output_counts.differentiable
     for position, grad_output in zip(present_indices, present_grads, strict=True):
         grad_outputs[position] = grad_output
     gradients = _run_backward(_structures[structure], tensors, BackwardArgs(outputs, grad_outputs, needs_grad))
@@ -327,7 +334,7 @@ def _compiled_backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[None, 
     tensors, outputs = list(saved[: ctx.tensors]), list(saved[ctx.tensors :])
     operation: Operation = unflatten(_structures[ctx.structure], tensors)
     # An operator takes no list with None in it: absent gradients are left out, and positions of the others are passed.
-    _, differentiable = operation.output_and_differentiable_counts
+    differentiable = operation.output_counts.differentiable
     present_indices = [position for position in range(differentiable) if grads[position] is not None]
     present_grads = [grad_output for position in present_indices if (grad_output := grads[position]) is not None]
     gradients = iter(_gradient_op(ctx.structure, tensors, outputs, present_grads, present_indices, list(needs_grad)))
