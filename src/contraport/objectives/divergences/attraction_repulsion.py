@@ -20,6 +20,7 @@ from contraport.objectives.constraints import Constraint, Free, Rows, Simplex
 from contraport.objectives.divergences.divergence import (
     Divergence,
     KernelDivergence,
+    ValuesPerRow,
     check_not_single_item,
     log_candidate_counts_per_row,
     log_mean_kernel_of_block,
@@ -56,7 +57,7 @@ class TargetCost(KernelDivergence):
     def __post_init__(self) -> None:
         check_integer("power", self.power)
 
-    def __call__(self, result: PlanWithTarget) -> Tensor:
+    def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
         kernel = result.plan.log_kernel_without_link
         if self.power == 1:
             return -kernel.cost_unit * result.target.row_products_with_log_kernel(kernel)
@@ -80,7 +81,7 @@ class KernelAttraction(KernelDivergence):
 
     repels: ClassVar[bool] = False
 
-    def __call__(self, result: PlanWithTarget) -> Tensor:
+    def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
         # The plan with zero potentials is the kernel itself.
         return -result.target.target_weighted_row_sums(Plan(result.plan.kernel_geometry, None, None), torch.exp)
 
@@ -118,7 +119,7 @@ class LogKernelAttraction(KernelDivergence):
         if self.weight_temperature is not None:
             check_positive("weight_temperature", self.weight_temperature)
 
-    def __call__(self, result: PlanWithTarget) -> Tensor:
+    def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
         """Return each item's attraction times the target mass of the row, (N,)."""
         target, log_kernel = result.target, result.plan.kernel_geometry.log_kernel
         if not isinstance(target, SparseTargetPlan):
@@ -221,7 +222,7 @@ class LogSumKernel(Divergence):
             return None
         return f"LogSumKernel sums the kernel itself and requires the constraint Free, got {constraint!r}."
 
-    def __call__(self, result: PlanWithTarget) -> Tensor:
+    def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
         check_not_single_item(result)
         values = result.plan.log_row_mass() - result.plan.f
         if self.pooled_over_views:
@@ -245,7 +246,7 @@ class MeanKernel(KernelDivergence):
     0.5786
     """
 
-    def __call__(self, result: PlanWithTarget) -> Tensor:
+    def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
         check_not_single_item(result)
         log_means = result.plan.kernel_log_row_sums() - log_candidate_counts_per_row(result)
         return scale_rows_by_target_mass(result, torch.exp(log_means))
@@ -296,7 +297,7 @@ class MeanSquaredCost(KernelDivergence):
 
     summed: bool = False
 
-    def __call__(self, result: PlanWithTarget) -> Tensor:
+    def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
         check_not_single_item(result)
         plan = result.plan
         # A link of the kernel, log T^2: the squares are summed within the pass, without an (N, M) matrix of costs.
@@ -334,7 +335,7 @@ class VarianceHinge(KernelDivergence):
     def __post_init__(self) -> None:
         check_positive("epsilon", self.epsilon)
 
-    def __call__(self, result: PlanWithTarget) -> Tensor:
+    def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
         kernel = result.plan.log_kernel_without_link
         message = "kernel: must have a cost that is no distance, such as 'dot', for VarianceHinge."
         check(not kernel.cost_is_distance, message, "conflict")
@@ -389,7 +390,7 @@ class ContrastiveEnergy(Divergence):
         """True unless the plan is detached."""
         return not self.detach_plan
 
-    def __call__(self, result: PlanWithTarget) -> Tensor:
+    def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
         """Return the energy of each row, (N,), 0 for rows without compared pairs."""
         pattern, plan = result.block.pattern, result.plan
         if not pattern.includes_positives:

@@ -7,7 +7,7 @@ one value per row: the objective weights the rows, leaves out those without targ
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from contraport.errors import check
 from contraport.objectives.constraints import Constraint
 from contraport.objectives.layouts import Component
 from contraport.objectives.plan import PlanWithTarget
+
+ValuesPerRow: TypeAlias = Tensor
+"""Tensor of one value for each row of a block, (N,)."""
 
 
 class Divergence(Component):
@@ -46,7 +49,7 @@ class Divergence(Component):
 
     @abstractmethod
     def __call__(self, result: PlanWithTarget) -> Tensor:
-        """Return one value per row, (N,), whose sum is the divergence; or a scalar, if it is not a sum over rows."""
+        """Return `ValuesPerRow` that sum to the divergence, or else a scalar."""
 
 
 class KernelDivergence(Divergence):
@@ -69,13 +72,13 @@ def replace_zeros_by_one(mass: Tensor) -> Tensor:
     return torch.where(mass > 0, mass, 1)
 
 
-def scale_rows_by_target_mass(result: PlanWithTarget, values: Tensor) -> Tensor:
+def scale_rows_by_target_mass(result: PlanWithTarget, values: ValuesPerRow) -> ValuesPerRow:
     """Multiply one value per row by the row's target mass, (N,)."""
     a = result.target.row_mass()
     return a * torch.where((a > 0) & (values != -torch.inf), values, 0)
 
 
-def log_candidate_counts_per_row(result: PlanWithTarget) -> Tensor:
+def log_candidate_counts_per_row(result: PlanWithTarget) -> ValuesPerRow:
     """Return the log of each row's number of compared pairs, (N,)."""
     return result.block.pattern.compared_pairs().row_counts(result.plan.f.dtype).clamp_min(1).log()
 

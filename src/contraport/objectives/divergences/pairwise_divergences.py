@@ -20,6 +20,7 @@ from contraport.engine import Link, LogOfFunction, ScaledLog, row_log_sums
 from contraport.errors import check, check_finite, check_name, check_nonnegative, check_positive, check_type, is_number
 from contraport.objectives.divergences.divergence import (
     KernelDivergence,
+    ValuesPerRow,
     check_not_single_item,
     log_candidate_counts_per_row,
     replace_zeros_by_one,
@@ -65,7 +66,7 @@ class Pairwise(KernelDivergence):
             check_type("log_psi", self.log_psi, Link, "ScaledLog()")
         check_finite("shift", self.shift)
 
-    def __call__(self, result: PlanWithTarget) -> Tensor:
+    def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
         check_not_single_item(result)
         values = self.phi_of_log_sum(_log_psi_margin_row_sums(result, self.log_psi, self.shift))
         if self.times_temperature:
@@ -94,7 +95,7 @@ class PairwiseSum(KernelDivergence):
         for name in ("phi_of_sum", "psi_of_difference"):
             check_type(name, getattr(self, name), Callable, "torch.exp")
 
-    def __call__(self, result: PlanWithTarget) -> Tensor:
+    def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
         check_not_single_item(result)
         # Two passes, as each sums logarithms: the parts of either sign are summed separately.
         positive, negative = (
@@ -114,7 +115,7 @@ class _NegatedFunction:
         return -self.function(t)
 
 
-def _log_psi_margin_row_sums(result: PlanWithTarget, log_psi: Link | None, shift: float) -> Tensor:
+def _log_psi_margin_row_sums(result: PlanWithTarget, log_psi: Link | None, shift: float) -> ValuesPerRow:
     """Return log sum_j psi(margin_ij) for each row, (N,).
 
     The margin of a pair is (positive cost - pair cost) / temperature + shift.
@@ -194,7 +195,7 @@ class DebiasedContrastive(KernelDivergence):
         check(is_number(self.prior) and 0 <= self.prior < 1, f"prior: must be a number in [0, 1), got {self.prior!r}.")
         check_nonnegative("beta", self.beta)
 
-    def __call__(self, result: PlanWithTarget) -> Tensor:
+    def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
         geometry, target = result.plan.kernel_geometry, result.target
         good = geometry.log_kernel.link is None
         check(good, "kernel: must be a Gibbs kernel of power 1 for DebiasedContrastive.", "conflict")
@@ -252,7 +253,7 @@ class ClosedFormQuadratic(KernelDivergence):
         check_name("mass_constraint", self.mass_constraint, ("rows", "simplex"))
         check_positive("tangent_below", self.tangent_below)
 
-    def __call__(self, result: PlanWithTarget) -> Tensor:
+    def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
         plan, compared = result.plan, result.block.pattern.compared_pairs()
         totals = -plan.kernel_geometry.log_kernel.row_inner_products(compared)
         counts = compared.row_counts(plan.f.dtype)

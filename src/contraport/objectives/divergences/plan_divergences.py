@@ -18,7 +18,12 @@ from torch import Tensor
 from contraport.engine import checkpoint_row_blocks
 from contraport.errors import UsageError, check, check_name, is_number
 from contraport.objectives.constraints import Constraint, DenseTsallisPlan, Tsallis, TsallisPlan
-from contraport.objectives.divergences.divergence import Divergence, check_not_single_item, replace_zeros_by_one
+from contraport.objectives.divergences.divergence import (
+    Divergence,
+    ValuesPerRow,
+    check_not_single_item,
+    replace_zeros_by_one,
+)
 from contraport.objectives.inputs import check_values
 from contraport.objectives.plan import Plan, PlanWithTarget, generalized_kl_sum
 
@@ -55,7 +60,7 @@ class KL(Divergence):
             return f"KL is infinite on the exact zeros of {constraint!r}; use FenchelYoung for order 2."
         return super().constraint_conflict_message(constraint) if self.conditional else None
 
-    def __call__(self, result: PlanWithTarget) -> Tensor:
+    def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
         """Return the divergence of each row, (N,), with its share of the mass difference."""
         if not result.block.pattern.includes_positives:
             check_not_single_item(result)
@@ -83,7 +88,7 @@ class ReverseKL(Divergence):
     0.183
     """
 
-    def __call__(self, result: PlanWithTarget) -> Tensor:
+    def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
         plan, target = result.plan, result.target
 
         def divergence(rows: slice) -> Tensor:
@@ -110,7 +115,7 @@ class SquaredL2(Divergence):
     0.1348
     """
 
-    def __call__(self, result: PlanWithTarget) -> Tensor:
+    def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
         target, plan = result.target, result.plan
         inner = target.target_weighted_row_sums(plan, torch.exp)
         return plan.shape[0] * (plan.row_squared_norm() / 2 - inner + target.row_squared_norm() / 2)
@@ -147,7 +152,7 @@ class Rince(Divergence):
             value = getattr(self, name)
             check(is_number(value) and 0 < value <= 1, f"{name}: must be a number in (0, 1], got {value!r}.")
 
-    def __call__(self, result: PlanWithTarget) -> Tensor:
+    def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
         target, plan = result.target, result.plan
         shares = Plan(plan.geometry, plan.f - plan.log_prescribed_row_marginal, plan.column_potential)  # P_ij / a_i
         attraction = target.target_weighted_row_sums(shares, lambda log_share: torch.exp(self.q * log_share))
@@ -180,7 +185,7 @@ class FenchelYoung(Divergence):
             return f"FenchelYoung requires the constraint Tsallis of order 2; for {constraint!r} {use}."
         return None
 
-    def __call__(self, result: PlanWithTarget) -> Tensor:
+    def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
         target, plan = result.target, result.plan
         if not isinstance(plan, TsallisPlan | DenseTsallisPlan):
             got = type(plan).__name__
@@ -208,7 +213,7 @@ class PlanDistance(Divergence):
     def elementwise_distance(self, target: Tensor, log_plan: Tensor) -> Tensor:
         """Return the distance at each given pair, whose target mass t is positive."""
 
-    def __call__(self, result: PlanWithTarget) -> Tensor:
+    def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
         target, plan = result.target, result.plan
 
         # Beyond zero_target_slope * P the distance vanishes off the support of the target: only its entries are read.
@@ -374,7 +379,7 @@ class PlanEntropy(Divergence):
     3.0739
     """
 
-    def __call__(self, result: PlanWithTarget) -> Tensor:
+    def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
         plan = result.plan
 
         def entropy(rows: slice) -> Tensor:

@@ -16,6 +16,7 @@ from contraport.engine import LogSoftplus, create_shardable_scalar_parameter, ga
 from contraport.errors import check, check_finite, is_number
 from contraport.objectives.divergences.divergence import (
     KernelDivergence,
+    ValuesPerRow,
     check_not_single_item,
     log_candidate_counts_per_row,
     log_mean_kernel_of_block,
@@ -49,7 +50,7 @@ class Logistic(nn.Module, KernelDivergence):
         check_finite("bias", bias)
         self.bias = create_shardable_scalar_parameter(self, float(bias))
 
-    def forward(self, result: PlanWithTarget) -> Tensor:
+    def forward(self, result: PlanWithTarget) -> ValuesPerRow:
         """Return the cross-entropy of each row, (N,)."""
         return _logistic_loss_per_row(result, current_processes().with_averaged_gradient(self.bias))
 
@@ -91,7 +92,7 @@ class NoiseContrastiveEstimation(nn.Module, KernelDivergence):
         self.momentum = momentum
         self.register_buffer("log_normalizer", torch.tensor(math.nan))
 
-    def forward(self, result: PlanWithTarget) -> Tensor:
+    def forward(self, result: PlanWithTarget) -> ValuesPerRow:
         """Return the cross-entropy of each row, (N,)."""
         good = result.block.shape[1] > 1
         check(good, "z0: must have at least 2 items, or negatives=, as NCE needs noise, got 1.", "single_item")
@@ -142,7 +143,7 @@ class MovingAverageLogSum(ItemLogAverages, KernelDivergence):
     def __init__(self, items: int, momentum: float = 0.1) -> None:
         super().__init__(items, momentum)
 
-    def forward(self, result: PlanWithTarget) -> Tensor:
+    def forward(self, result: PlanWithTarget) -> ValuesPerRow:
         """Return each row's target mass times its item's log moving average, (N,).
 
         In training mode the averages are updated first.
@@ -153,7 +154,7 @@ class MovingAverageLogSum(ItemLogAverages, KernelDivergence):
         return result.target.row_mass() * self.update_log_averages(items[result.block.pattern.row_items], values)
 
 
-def _logistic_loss_per_row(result: PlanWithTarget, bias: Tensor) -> Tensor:
+def _logistic_loss_per_row(result: PlanWithTarget, bias: Tensor) -> ValuesPerRow:
     """Return each row's logistic cross-entropy with logits log K + bias, (N,)."""
     geometry, target = result.plan.kernel_geometry, result.target
     good = geometry.log_kernel.link is None
