@@ -18,7 +18,7 @@ def test_queue_contains_the_latest_embeddings(size: int, batches: list[int]) -> 
         fresh = torch.arange(len(seen), len(seen) + count)
         queue.stage([fresh[:, None].float(), -fresh[:, None].float()], fresh)  # written only after the step
         assert sorted(queue.get_extra_negatives(0).ids.tolist()) == sorted(seen[-size:])
-        queue.after_step()
+        queue.write_staged()
         seen += fresh.tolist()
         for view, sign in ((0, 1), (1, -1)):
             entries = queue.get_extra_negatives(view)
@@ -49,8 +49,8 @@ def test_all_batches_of_a_step_are_written() -> None:
     queue = Queue(8, views=1, dimensions=1)
     for part in range(2):
         queue.stage([torch.full((2, 1), float(part))], torch.tensor([0, 1]))
-    queue.after_step()
-    queue.after_step()
+    queue.write_staged()
+    queue.write_staged()
     assert queue.get_extra_negatives(0).embeddings.flatten().tolist() == [0, 0, 1, 1]
 
 
@@ -61,7 +61,7 @@ def test_bank_averages_and_normalizes() -> None:
     keys, ids = [7 * torch.randn(3, 4), torch.randn(3, 4)], torch.tensor([5, 0, 2])
     bank.stage(keys, ids)
     assert torch.equal(bank.embeddings, before)
-    bank.after_step()
+    bank.write_staged()
     for view, key in enumerate(keys):
         expected = F.normalize(before[ids, view] / 2 + key / key.norm(dim=1, keepdim=True) / 2)
         torch.testing.assert_close(bank.embeddings[ids, view], expected)
@@ -83,7 +83,7 @@ def test_bank_returns_own_and_random_entries() -> None:
 def test_half_precision_keys_are_stored_in_single() -> None:
     queue = Queue(4, views=1, dimensions=2)
     queue.stage([torch.ones(2, 2, dtype=torch.bfloat16)], torch.arange(2))
-    queue.after_step()
+    queue.write_staged()
     assert queue.get_extra_negatives(0).embeddings.dtype == torch.float32
 
 

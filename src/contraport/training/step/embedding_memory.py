@@ -38,8 +38,8 @@ class EmbeddingMemory(nn.Module, ABC):
         # of all processes stay equal.
         self._staged.append((gather(torch.stack([key.detach() for key in keys], 1).float()), gather(ids)))
 
-    def after_step(self) -> None:
-        """Write the staged embeddings to the memory after the optimizer step."""
+    def write_staged(self) -> None:
+        """Write the staged embeddings to the memory, and unstage them."""
         for keys, ids in self._staged:
             self.write(keys, ids)
         self._staged.clear()

@@ -302,7 +302,7 @@ class QueryKeyLoss(ObjectiveStepLoss):
     def after_step(self) -> None:
         """Write the embeddings of the last step to the memory."""
         if self.memory is not None:
-            self.memory.after_step()
+            self.memory.write_staged()
 
 
 def _make_one_directional(layout: Layout) -> Layout:
