@@ -8,12 +8,12 @@ import torch
 from scipy.stats import multivariate_normal
 from tests.errors import raises_usage_error
 
-from contraport.theory import compute_augmentation_targets, sample_gaussian_mixture
+from contraport.theory import compute_augmentation_targets, sample_gaussians_on_circle
 
 
 def test_targets_match_densities_from_scipy():
     result = compute_augmentation_targets((3,), items=15, mix=0.4)
-    data = sample_gaussian_mixture(15, 3)
+    data = sample_gaussians_on_circle(15, 3)
     x, centers = data.x.double().numpy(), data.centers.double().numpy()
     differences = x[:, None] - x
     moves = 0.4 * (centers[:, None] - centers).reshape(-1, 3)
@@ -27,7 +27,7 @@ def test_targets_match_densities_from_scipy():
 
 def test_share_in_the_plane_matches_sampled_displacements():
     result = compute_augmentation_targets((2, 16), items=5000 // 25)
-    x = sample_gaussian_mixture(20_000, 16).x
+    x = sample_gaussians_on_circle(20_000, 16).x
     moved = (x[torch.randperm(len(x))] - x).square().mean(0)
     assert result.mixup_share_in_plane[1].item() == pytest.approx((moved[:2].sum() / moved.sum()).item(), abs=0.01)
     assert result.noise_share_in_plane.tolist() == [1.0, 0.125]

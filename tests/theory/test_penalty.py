@@ -7,12 +7,12 @@ import pytest
 import torch
 from tests.errors import raises_usage_error
 
-from contraport.theory import sample_gaussian_mixture, sweep_uniformity_penalty
+from contraport.theory import sample_gaussians_on_circle, sweep_uniformity_penalty
 
 
 @pytest.fixture(scope="module")
 def results():
-    return sweep_uniformity_penalty((0.0, 2.0), data=sample_gaussian_mixture(30), iterations=60)
+    return sweep_uniformity_penalty((0.0, 2.0), data=sample_gaussians_on_circle(30), iterations=60)
 
 
 def test_summary_matches_the_plan(results):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.errors import raises_usage_error
 
-from contraport.theory import minimize_uniformity_loss, sample_gaussian_mixture, train_on_five_gaussians
+from contraport.theory import minimize_uniformity_loss, sample_gaussians_on_circle, train_on_five_gaussians
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -35,7 +35,7 @@ def test_twelve_points_in_space_form_an_icosahedron():
 
 
 def test_mixture_has_equal_components_of_the_given_sigma():
-    data = sample_gaussian_mixture()
+    data = sample_gaussians_on_circle()
     assert data.x.shape == (250, 2)
     assert data.component_indices.bincount().tolist() == [50] * 5
     spread = torch.stack([data.x[data.component_indices == k].std(0) for k in range(5)])
@@ -43,7 +43,7 @@ def test_mixture_has_equal_components_of_the_given_sigma():
 
 
 def test_simclr_comes_close_to_perfect_uniformity():
-    result = train_on_five_gaussians(data=sample_gaussian_mixture(100), iterations=300)
+    result = train_on_five_gaussians(data=sample_gaussians_on_circle(100), iterations=300)
     assert result.alignment < 0.01
     assert result.perfect_uniformity < result.uniformity < result.perfect_uniformity + 0.1
     assert result.untrained_uniformity > result.perfect_uniformity + 0.5
@@ -53,14 +53,14 @@ def test_global_generator_is_unchanged():
     torch.manual_seed(3)
     expected = torch.rand(1)
     torch.manual_seed(3)
-    train_on_five_gaussians(data=sample_gaussian_mixture(10), iterations=1)
+    train_on_five_gaussians(data=sample_gaussians_on_circle(10), iterations=1)
     assert torch.equal(torch.rand(1), expected)
 
 
 def test_figures_are_drawn(tmp_path):
     minimize_uniformity_loss(5, 2).figure().savefig(tmp_path / "polygon.png")
     minimize_uniformity_loss(5, 4).figure().savefig(tmp_path / "simplex.png")
-    train_on_five_gaussians(data=sample_gaussian_mixture(10), iterations=1).figure().savefig(tmp_path / "toy.png")
+    train_on_five_gaussians(data=sample_gaussians_on_circle(10), iterations=1).figure().savefig(tmp_path / "toy.png")
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,8 @@ def test_figures_are_drawn(tmp_path):
         (lambda: minimize_uniformity_loss(3, 1), "dimensions.invalid"),
         (lambda: minimize_uniformity_loss(3, 2, temperature=-1), "temperature.invalid"),
         (lambda: train_on_five_gaussians(noise=-1), "noise.invalid"),
-        (lambda: sample_gaussian_mixture(4), "items.invalid"),
-        (lambda: sample_gaussian_mixture(sigma=0), "sigma.invalid"),
+        (lambda: sample_gaussians_on_circle(4), "items.invalid"),
+        (lambda: sample_gaussians_on_circle(sigma=0), "sigma.invalid"),
     ],
 )
 def test_rejects_invalid_arguments(call, code):

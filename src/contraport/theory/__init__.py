@@ -22,7 +22,7 @@ from contraport.theory.entropic_transport_examples import (
     compute_couplings_1d,
     solve_entropic_program,
 )
-from contraport.theory.mixture_and_lbfgs import MixtureSample, sample_gaussian_mixture
+from contraport.theory.mixture_and_lbfgs import MixtureSample, sample_gaussians_on_circle
 from contraport.theory.representation_geometry import (
     ClassCosines,
     CollapseComparison,
@@ -44,7 +44,7 @@ __all__ = [
     "Coupling", "Couplings1D", "DeepLinearResult", "EntropicPath", "FiveGaussiansResult", "LinearEncoderResult",
     "MixtureSample", "PenaltyResult", "PenaltySweep", "PlanWithStatistics", "UniformPoints", "compare_collapse",
     "compare_constraints", "compute_augmentation_targets", "compute_class_cosines", "compute_couplings_1d",
-    "contrastive_covariance", "energy", "minimize_uniformity_loss", "pair_weights", "sample_gaussian_mixture",
+    "contrastive_covariance", "energy", "minimize_uniformity_loss", "pair_weights", "sample_gaussians_on_circle",
     "solve_entropic_program", "sweep_uniformity_penalty", "train_deep_linear_encoder", "train_linear_encoder",
     "train_on_five_gaussians",
 ]  # fmt: skip
@@ -55,11 +55,12 @@ __getattr__ = keep_deprecated_module_names(
     Collapse="CollapseComparison", collapse="compare_collapse", deep_linear="train_deep_linear_encoder",
     DeepLinear="DeepLinearResult", DeepLinearTraining="DeepLinearResult", five_gaussians="train_on_five_gaussians",
     FiveGaussians="FiveGaussiansResult", FiveGaussiansTraining="FiveGaussiansResult",
-    gaussian_mixture="sample_gaussian_mixture", linear_encoder="train_linear_encoder",
+    gaussian_mixture="sample_gaussians_on_circle", linear_encoder="train_linear_encoder",
     LinearEncoder="LinearEncoderResult", LinearEncoderTraining="LinearEncoderResult", MatchedPlan="PlanWithStatistics",
     Matching="ConstraintComparison", matching="compare_constraints", Mixture="MixtureSample",
     noise_and_mixup="compute_augmentation_targets", NoiseAndMixup="AugmentationTargets",
     perfect_uniformity="minimize_uniformity_loss", PerfectUniformity="UniformPoints", Similarity="ClassCosines",
     similarity="compute_class_cosines", simplex_path="solve_entropic_program", SimplexPath="EntropicPath",
-    uniformity_penalty="sweep_uniformity_penalty", UniformityPenalty="PenaltySweep",
+    sample_gaussian_mixture="sample_gaussians_on_circle", uniformity_penalty="sweep_uniformity_penalty",
+    UniformityPenalty="PenaltySweep",
 )  # fmt: skip

@@ -15,7 +15,7 @@ from contraport.errors import check, check_nonempty_sequence, is_number
 from contraport.objectives import KL, Objective, Rows, SoftNeighbors, WithinView
 from contraport.options import keep_deprecated_attributes
 from contraport.plots.figure_setup import BLUE, ORANGE, create_panels, draw_heatmap
-from contraport.theory.mixture_and_lbfgs import sample_gaussian_mixture
+from contraport.theory.mixture_and_lbfgs import sample_gaussians_on_circle
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -95,7 +95,7 @@ def compute_augmentation_targets(
     """
     check_nonempty_sequence("dimensions", dimensions, "a list of numbers of dimensions")
     check(is_number(mix) and 0 < mix < 1, f"mix: must be in (0, 1), got {mix!r}.")
-    mixtures = [sample_gaussian_mixture(items, d, components, sigma, seed=seed) for d in dimensions]
+    mixtures = [sample_gaussians_on_circle(items, d, components, sigma, seed=seed) for d in dimensions]
     # Mean squared displacement by mixup along each coordinate.
     moved = [2 * mix**2 * (data.centers.var(0, correction=0) + float(sigma) ** 2) for data in mixtures]
     noise = [

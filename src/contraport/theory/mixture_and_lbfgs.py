@@ -29,7 +29,7 @@ class MixtureSample(NamedTuple):
     centers: Tensor
 
 
-def sample_gaussian_mixture(
+def sample_gaussians_on_circle(
     items: int = 250, dimensions: int = 2, components: int = 5, sigma: float = 0.1, *, seed: int = 0
 ) -> MixtureSample:
     """Sample a Gaussian mixture with centers evenly on the unit circle.
@@ -46,7 +46,7 @@ def sample_gaussian_mixture(
     Raises:
         UsageError: a number is out of range.
 
-    >>> sample_gaussian_mixture(10).component_indices.tolist()
+    >>> sample_gaussians_on_circle(10).component_indices.tolist()
     [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
     """
     check_integer("components", components)

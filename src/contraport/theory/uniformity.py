@@ -19,7 +19,7 @@ from contraport.options import keep_deprecated_attributes
 from contraport.plots.figure_setup import BLUE, GREY, ORANGE, SERIES_COLORS, create_panels, draw_heatmap, mass_colormap
 from contraport.plots.plan_plots import LogScale, clipped_log10, share_on_target
 from contraport.seeding import derive_torch_seed, seed_torch_generators, torch_generator
-from contraport.theory.mixture_and_lbfgs import MixtureSample, iterate_lbfgs, sample_gaussian_mixture
+from contraport.theory.mixture_and_lbfgs import MixtureSample, iterate_lbfgs, sample_gaussians_on_circle
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -238,8 +238,8 @@ def train_on_five_gaussians(
 
     Source: Hu et al. (2023), section 3 and figure 2.
     """
-    data = sample_gaussian_mixture() if data is None else data
-    check_type("data", data, MixtureSample, "sample_gaussian_mixture()")
+    data = sample_gaussians_on_circle() if data is None else data
+    check_type("data", data, MixtureSample, "sample_gaussians_on_circle()")
     loss = nt_xent() if objective is None else objective
     trained = _train_encoder_to_circle(loss, data.x, noise=noise, iterations=iterations, seed=seed)
     angles = torch.arange(len(data.x)) * (2 * math.pi / len(data.x))
@@ -338,13 +338,13 @@ def sweep_uniformity_penalty(
 
     Source: the uniformity penalty of inverse optimal transport for contrastive learning, eq. 19-20 and its figure.
 
-    >>> result = sweep_uniformity_penalty(data=sample_gaussian_mixture(20), iterations=1)
+    >>> result = sweep_uniformity_penalty(data=sample_gaussians_on_circle(20), iterations=1)
     >>> list(result.by_factor), result.by_factor[1.0].plan.shape
     ([0.0, 1.0], torch.Size([40, 40]))
     """
     check_nonempty_sequence("factors", factors, "a list of at least one number")
-    data = sample_gaussian_mixture(100) if data is None else data
-    check_type("data", data, MixtureSample, "sample_gaussian_mixture()")
+    data = sample_gaussians_on_circle(100) if data is None else data
+    check_type("data", data, MixtureSample, "sample_gaussians_on_circle()")
     by_factor, loss = {}, iot_uniform(temperature)
     for factor in factors:
         penalized = iot(temperature, uniformity=factor)
