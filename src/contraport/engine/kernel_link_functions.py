@@ -44,7 +44,7 @@ class PolynomialTailLink(Link):
 
 
 @dataclass(frozen=True)
-class PoweredCostLink(Link):
+class NegativeCostPowerLink(Link):
     """Link for a power of the cost, h(T) = -(-T)^power."""
 
     power: float

@@ -20,7 +20,7 @@ from contraport.engine.autograd_utilities import (
     is_in_torch_func,
 )
 from contraport.engine.constant_tensor_cache import constant_vector
-from contraport.engine.kernel_link_functions import PolynomialTailLink, PoweredCostLink
+from contraport.engine.kernel_link_functions import NegativeCostPowerLink, PolynomialTailLink
 from contraport.engine.log_kernels import (
     CallableLogKernel,
     CostFunction,
@@ -370,7 +370,7 @@ class Gibbs(Kernel):
         if self.power == 1:
             return negative_cost_in_units(temperature)
         # C^p / temperature = (C / temperature^(1/p))^p
-        return negative_cost_in_units(temperature ** (1 / self.power)).with_link(PoweredCostLink(self.power))
+        return negative_cost_in_units(temperature ** (1 / self.power)).with_link(NegativeCostPowerLink(self.power))
 
     def __repr__(self) -> str:
         return self._repr_with_temperature("Gibbs", self.cost, "" if self.power == 1 else f", power={self.power!r}")

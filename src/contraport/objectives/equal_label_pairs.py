@@ -28,25 +28,25 @@ def group_index_per_label(labels: Tensor) -> Tensor:
 
 
 def log_mean_exp_by_group(groups: Tensor, values: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
-    """Return each group's weighted log-mean-exp, (size,), 0 for empty groups.
+    """Return each group's weighted log-mean-exp, (num_groups,), 0 for empty groups.
 
     Args:
         groups: index of the group of each value, (k,).
         values: the values, (k,).
         weights: weight of each value, (k,).
-        counts: number of values in each group, (size,).
+        counts: number of values in each group, (num_groups,).
     """
     mass = torch.zeros_like(counts).index_add(0, groups, weights.to(values)).masked_fill(counts == 0, 1)
     total = log_sum_exp_by_group(groups, values + weights.to(values).log(), len(counts))
     return total.masked_fill(counts == 0, 0) - mass.log()
 
 
-def log_sum_exp_by_group(groups: Tensor, values: Tensor, size: int) -> Tensor:
-    """Return each group's log-sum-exp, (size,), minus infinity for empty groups."""
+def log_sum_exp_by_group(groups: Tensor, values: Tensor, num_groups: int) -> Tensor:
+    """Return each group's log-sum-exp, (num_groups,), minus infinity for empty groups."""
     with torch.no_grad():  # the maximum is subtracted for stability, and cancels in the gradient
-        top = values.new_full((size,), -torch.inf).scatter_reduce(0, groups, values, "amax")
+        top = values.new_full((num_groups,), -torch.inf).scatter_reduce(0, groups, values, "amax")
         top = top.masked_fill(top == -torch.inf, 0)
-    total = values.new_zeros(size).index_add(0, groups, torch.exp(values - top[groups]))
+    total = values.new_zeros(num_groups).index_add(0, groups, torch.exp(values - top[groups]))
     empty = total == 0
     return (total.masked_fill(empty, 1).log() + top).masked_fill(empty, -torch.inf)
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 CallOptionValue: TypeAlias = Any
 """Value of a keyword argument of `Loss.forward`."""
 
-ValuesPerItem: TypeAlias = Tensor | np.ndarray | Sequence[Any]
-"""Values per item: a tensor, an array or a list of numbers; for two views of different items, a pair of these."""
+PerItemCallOption: TypeAlias = Tensor | np.ndarray | Sequence[Any]
+"""Values per item as a tensor, array or list of numbers; for views of different items, a pair of these."""
 
 
 @dataclass(frozen=True)
@@ -155,17 +155,17 @@ class Loss(nn.Module, ABC):
     def forward(
         self,
         *views: Tensor,
-        labels: ValuesPerItem | None = None,
-        domains: ValuesPerItem | None = None,
-        ids: ValuesPerItem | None = None,
-        weights: ValuesPerItem | WeightsFromPlan | str | None = None,
-        column_weights: ValuesPerItem | None = None,
-        features: ValuesPerItem | None = None,
+        labels: PerItemCallOption | None = None,
+        domains: PerItemCallOption | None = None,
+        ids: PerItemCallOption | None = None,
+        weights: PerItemCallOption | WeightsFromPlan | str | None = None,
+        column_weights: PerItemCallOption | None = None,
+        features: PerItemCallOption | None = None,
         target: Tensor | np.ndarray | Target | list[Sequence[int]] | None = None,
         negatives: Tensor | None = None,
-        negative_ids: ValuesPerItem | None = None,
+        negative_ids: PerItemCallOption | None = None,
         shared_negatives: bool = False,
-        present: ValuesPerItem | None = None,
+        present: PerItemCallOption | None = None,
         masks: Sequence[Tensor | None] | None = None,
         similarities: Tensor | None = None,
         temperature: float | Tensor | None = None,

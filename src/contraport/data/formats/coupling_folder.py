@@ -58,7 +58,7 @@ def get_table_files(folder: str) -> dict[str, Path]:
     return files
 
 
-def _find_key_positions(part: str, side: Dataset, pair_keys: list[Any], files: dict[str, Path]) -> np.ndarray:
+def _get_key_positions(part: str, side: Dataset, pair_keys: list[Any], files: dict[str, Path]) -> np.ndarray:
     """Return the row number of each pair's key in one table, int64 ``(pairs,)``."""
     check(side.keys is not None, f"data: {files[part]} must have a column id, or another role of keys.", "no_keys")
     places: dict[str, int] = {}
@@ -100,7 +100,7 @@ def load_coupling(path: str, split: str, image_size: int | None = None, test_fra
         message = f"data: {files['pairs']} must have a column {column!r}, got {table.column_names}."
         check(column in table.column_names, message, "missing_column")
     places = [
-        _find_key_positions(part, sides[part], table.column(column).to_pylist(), files)
+        _get_key_positions(part, sides[part], table.column(column).to_pylist(), files)
         for part, column in (("rows", "row"), ("columns", "column"))
     ]
     pairs = np.stack(places, axis=1)

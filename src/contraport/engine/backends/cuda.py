@@ -1,8 +1,8 @@
 """CUDA backend that sums over all pairs by Triton kernels.
 
 It takes an `InnerProductLogKernel` in single precision, without a link or with a `PolynomialTailLink` or
-`PoweredCostLink` (doubled or not). A geometry that does not fit, see `unsupported_reason`, gets the backend for its
-size.
+`NegativeCostPowerLink` (doubled or not). A geometry that does not fit, see `unsupported_reason`, gets the backend for
+its size.
 
 Precision. Exponents and sums are always in single precision. So are products of embeddings, unless
 ``torch.backends.cuda.matmul`` allows TF32 or `precision` rounds the embeddings to bfloat16 or float16.
@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from contraport.engine.backends.tiled import MAX_EXPONENT_GAP
-from contraport.engine.kernel_link_functions import DoubledLink, Link, PolynomialTailLink, PoweredCostLink
+from contraport.engine.kernel_link_functions import DoubledLink, Link, NegativeCostPowerLink, PolynomialTailLink
 from contraport.engine.log_kernels import InnerProductLogKernel
 from contraport.engine.masked_geometry import Geometry, LabelExclusion
 from contraport.engine.pair_passes import OptionalSums, PairPasses, WeightTerm
@@ -535,7 +535,7 @@ def _find_link_kernel_arguments(link: Link | None) -> tuple[str, float, float] |
             return "identity", 1.0, 1.0
         case PolynomialTailLink(power):
             return "log-decay", power, 1.0
-        case PoweredCostLink(power):
+        case NegativeCostPowerLink(power):
             return "power-decay", 1.0, power
         case DoubledLink(inner):
             arguments = _find_link_kernel_arguments(inner)

@@ -121,10 +121,10 @@ def _build_target_from_rows(build: Callable[[Tensor], Target], values: Tensor, b
     return build(select_batch_rows(values, batch))
 
 
-def _build_input_neighbors_target(number: int, batch: Batch) -> Target:
+def _build_input_neighbors_target(num_neighbors: int, batch: Batch) -> Target:
     """Return the target whose positives are nearest neighbors in the raw first view."""
     view = batch.views[0]
-    return Neighbors((view / 255.0 if view.dtype == torch.uint8 else view).flatten(1), number)
+    return Neighbors((view / 255.0 if view.dtype == torch.uint8 else view).flatten(1), num_neighbors)
 
 
 def parse_target_spec(text: str, *, check_files: bool = True) -> tuple[str, dict[str, Any]]:
