@@ -51,7 +51,7 @@ from contraport.auditing.pairs.audit_callback import AuditCallback
 from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import NUM_NEIGHBORS, PairIndices, encode_pairs
 from contraport.auditing.pairs.partner_proposals import lowest_scoring_indices, propose_partners
-from contraport.auditing.pairs.synthetic_mismatches import DatasetWithAppendedDecoys, add_decoys
+from contraport.auditing.pairs.synthetic_mismatches import DatasetWithDecoysPastEnd, add_decoys
 from contraport.data import Batch, BatchOrder, Dataset
 from contraport.embedding import LoaderConfig
 from contraport.objectives import SimilarityMatrix, Target
@@ -148,7 +148,7 @@ class TargetRepair(RepairCallback):
 class PartnerRepair(RepairCallback):
     """Gives suspected pairs the partners that a plan with slack proposes: re-paired items, stored like decoys."""
 
-    loaded: DatasetWithAppendedDecoys
+    loaded: DatasetWithDecoysPastEnd
     """Dataset of the training batches, apart from the dataset that is scored."""
 
     proposals = PairIndices(*torch.empty(2, 0, dtype=torch.int64))
@@ -270,10 +270,10 @@ class Cell:
         order, callbacks, audit = cast(BatchOrder, batches.batch_sampler), list[Callback]([FiniteGuard()]), None
         order.fill_epochs_from(positions)
         if kind is not None:
-            audit = kind(cast(DatasetWithAppendedDecoys, dataset), module, order, epochs=epochs)
+            audit = kind(cast(DatasetWithDecoysPastEnd, dataset), module, order, epochs=epochs)
             callbacks += [audit, StopAfterEpoch()] if kind is PeerAudit else [audit]
         if isinstance(audit, PartnerRepair):
-            audit.loaded = cast(DatasetWithAppendedDecoys, loaded)
+            audit.loaded = cast(DatasetWithDecoysPastEnd, loaded)
         loop = build_loop(settings, module, batches, torch.device("cpu"), callbacks, steps_per_epoch=steps)
         return loop, audit
 

@@ -14,7 +14,7 @@ import pytest
 
 from contraport._utils import locks
 from contraport._utils.array_cache import find_cached_arrays, load_or_build_arrays, write_cached_arrays
-from contraport._utils.files import create_memmap
+from contraport._utils.files import preallocate_memmap
 from contraport._utils.locks import LOCK_FILE
 from tests.errors import raises_usage_error
 
@@ -65,7 +65,7 @@ def test_disk_space_of_array_is_reserved(tmp_path: Path, monkeypatch: pytest.Mon
     elif system == "file system without":
         monkeypatch.setattr(os, "posix_fallocate", failing_fallocate(errno.EOPNOTSUPP), raising=False)
     path = tmp_path / "array.npy"
-    array = create_memmap(path, (3, 2**18), "float32")
+    array = preallocate_memmap(path, (3, 2**18), "float32")
     (tmp_path / "zeros").write_bytes(bytes(array.nbytes))
     if size_on_disk(tmp_path / "zeros") >= array.nbytes:  # not on a file system with compression
         assert size_on_disk(path) >= array.nbytes, "expected a file that is not sparse"

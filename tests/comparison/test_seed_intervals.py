@@ -166,7 +166,7 @@ def _build_difference(seeds: int, items: int = 1000) -> PairedDifference:
 
 def test_predicted_interval_agrees_with_more_seeds() -> None:
     few, many = _build_difference(20), _build_difference(200)
-    predicted, interval = few.with_interval(seeds=200), many.with_interval()
+    predicted, interval = few.with_interval(assumed_num_seeds=200), many.with_interval()
     assert predicted is not None
     assert interval is not None
     assert predicted.value == few.value
@@ -183,7 +183,9 @@ def test_predicted_seeds_are_the_fewest_that_decide() -> None:
         return differences[0].is_significant
 
     seeds = predict_num_seeds_to_decide(is_decided, [few], comparisons=3)
-    least, with_one_seed_less = (few.with_interval(comparisons=3, seeds=number) for number in (seeds, seeds - 1))
+    least, with_one_seed_less = (
+        few.with_interval(comparisons=3, assumed_num_seeds=number) for number in (seeds, seeds - 1)
+    )
     assert least is not None
     assert with_one_seed_less is not None
     assert least.is_significant
@@ -215,8 +217,8 @@ def test_item_variance_is_not_negative() -> None:
     items = np.where((np.arange(50) % 2 == np.arange(2)[:, None]), 1.0, -1.0) + np.array([[0.1], [0.2]])
     result = estimate_paired_difference(items.mean(axis=1), np.zeros(2), items, 0 * items)
     for seeds in (2, 100):
-        interval = result.with_interval(seeds=seeds)
+        interval = result.with_interval(assumed_num_seeds=seeds)
         assert interval is not None
-        by_seeds = PairedDifference(result.value, 2, result.seed_variance, None).with_interval(seeds=seeds)
+        by_seeds = PairedDifference(result.value, 2, result.seed_variance, None).with_interval(assumed_num_seeds=seeds)
         assert by_seeds is not None
         assert interval[1:] == pytest.approx(by_seeds[1:])

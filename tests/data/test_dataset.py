@@ -5,7 +5,7 @@ from tests.errors import raises_usage_error
 
 import contraport.data
 from contraport.data import from_arrays
-from contraport.data.stores import MultiViewStore
+from contraport.data.stores import CombinedViewsStore
 
 
 def test_statistics_of_images_are_per_channel_in_units_of_one():
@@ -62,7 +62,7 @@ def test_statistics_of_any_view_of_any_kind():
 
 def test_joined_stores_give_the_views_of_each():
     left, right = from_arrays(np.arange(6.0).reshape(3, 2)), from_arrays(np.arange(3.0).reshape(3, 1))
-    joined = left.with_store(MultiViewStore((left.store, right.store)))
+    joined = left.with_store(CombinedViewsStore((left.store, right.store)))
     assert joined.shapes == ((2,), (1,))
     assert joined.is_in_memory
     assert [view.tolist() for view in joined[1].views] == [[[2, 3]], [[1]]]

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from contraport.data import from_arrays
-from contraport.data.stores import MultiViewStore, SubsetStore, ViewSubsetStore, combine_views
+from contraport.data.stores import CombinedViewsStore, SubsetStore, ViewSubsetStore, combine_views
 
 ITEMS = from_arrays((np.arange(5.0)[:, None], np.arange(10.0).reshape(5, 2)))
 
@@ -29,5 +29,5 @@ def test_combined_stores_have_all_views() -> None:
     store = ITEMS.store
     assert combine_views([store]) is store
     combined = combine_views([store, ViewSubsetStore(store, (0,))])
-    assert isinstance(combined, MultiViewStore)
+    assert isinstance(combined, CombinedViewsStore)
     assert [view.tolist() for view in combined.fetch_views(torch.tensor([3]))] == [[[3]], [[6, 7]], [[3]]]

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from contraport._utils.files import atomic_write, create_memmap, write_json
+from contraport._utils.files import atomic_write, preallocate_memmap, write_json
 from contraport._utils.locks import lock_folder
 from contraport.errors import translate_write_errors
 
@@ -115,7 +115,7 @@ def write_cached_arrays(folder: Path, key: Mapping[str, Any]) -> Iterator[Sequen
         arrays = []
         for view, shape in enumerate(key["shapes"]):
             temporary = stack.enter_context(atomic_write(cached_array_path(folder, view)))
-            arrays.append(create_memmap(temporary, shape, key["dtype"]))
+            arrays.append(preallocate_memmap(temporary, shape, key["dtype"]))
         yield arrays
         for array in arrays:
             array.flush()

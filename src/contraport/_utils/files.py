@@ -211,7 +211,7 @@ def read_npy_array(path: str | Path, mmap_mode: Literal["r", "c"] | None = None)
     return array
 
 
-def create_memmap(path: Path, shape: Sequence[int], dtype: str) -> np.memmap:
+def preallocate_memmap(path: Path, shape: Sequence[int], dtype: str) -> np.memmap:
     """Create a memory-mapped `.npy` file for writing, with its disk space reserved.
 
     Without the reservation the file is sparse, and a write to it on a full disk kills the process with SIGBUS.

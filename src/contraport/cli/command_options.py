@@ -86,7 +86,7 @@ DOCS_COMMAND_SPEC = Command(
     "contraport.cli.docs:docs",
     "Print a page of the documentation, or the list of pages.",
     examples=("contraport docs", "contraport docs photos", "contraport docs troubleshooting out-of-memory"),
-    printer_path="contraport.cli.docs:print_page",
+    printer_path="contraport.cli.docs:print_wrapped_markdown",
     group="getting started",
 )
 

@@ -50,7 +50,7 @@ def docs(arguments: dict[str, Any]) -> str:
     return (extract_section(text, section) if section else text).rstrip()
 
 
-def print_page(text: str) -> None:
+def print_wrapped_markdown(text: str) -> None:
     """Print a page, wrapped to the width if output is a terminal."""
     print(wrap_markdown(text, shutil.get_terminal_size().columns) if sys.stdout.isatty() else text)
 

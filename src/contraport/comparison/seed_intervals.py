@@ -146,14 +146,15 @@ class PairedDifference:
     def __neg__(self) -> PairedDifference:
         return replace(self, value=-self.value)
 
-    def with_interval(self, *, comparisons: int = 1, seeds: int | None = None) -> Difference | None:
+    def with_interval(self, *, comparisons: int = 1, assumed_num_seeds: int | None = None) -> Difference | None:
         """Return the difference and its interval, None for zero or unknown variance.
 
         Args:
             comparisons: number of intervals that must hold at once.
-            seeds: predict the interval for this number of seeds, with the variances unchanged; default: the actual one.
+            assumed_num_seeds: number of seeds to predict the interval for, with unchanged variances; default: the
+                actual one.
         """
-        seeds = seeds or self.num_seeds
+        seeds = assumed_num_seeds or self.num_seeds
         components = list[VarianceEstimate]()
         if self.seed_variance is not None:
             dof = self.seed_variance.dof + seeds - self.num_seeds
@@ -217,7 +218,7 @@ def predict_num_seeds_to_decide(
     fewest = max(one.num_seeds for one in differences)  # rows with fewer seeds so far get as many
 
     def is_decided_by(seeds: int) -> bool:
-        predicted = [one.with_interval(comparisons=comparisons, seeds=seeds) for one in differences]
+        predicted = [one.with_interval(comparisons=comparisons, assumed_num_seeds=seeds) for one in differences]
         return is_decided([one for one in predicted if one is not None])
 
     # Intervals shrink as seeds are added, so what is decided stays decided.

@@ -19,8 +19,8 @@ from contraport.data.dataset import Dataset
 from contraport.data.image_decoding import decode_images
 from contraport.data.stores import (
     ArrayStore,
+    CombinedViewsStore,
     DecodingStore,
-    MultiViewStore,
     Store,
     StoreWrapper,
     SubsetStore,
@@ -79,7 +79,7 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
 
 def _list_cacheable_image_stores(store: Store) -> list[DecodingStore]:
     """List the cacheable stores of encoded images within a store."""
-    if isinstance(store, MultiViewStore):
+    if isinstance(store, CombinedViewsStore):
         return [image_store for part in store.stores for image_store in _list_cacheable_image_stores(part)]
     if isinstance(store, StoreWrapper) and not isinstance(store, SubsetStore):
         return _list_cacheable_image_stores(store.store)
@@ -88,7 +88,7 @@ def _list_cacheable_image_stores(store: Store) -> list[DecodingStore]:
 
 def _replace_stores(store: Store, replacements: dict[int, ArrayStore]) -> Store:
     """Return a nested store with some innermost stores replaced, by their ``id``."""
-    if isinstance(store, MultiViewStore):
+    if isinstance(store, CombinedViewsStore):
         return combine_views([_replace_stores(part, replacements) for part in store.stores])
     if isinstance(store, StoreWrapper):
         return replace(store, store=_replace_stores(store.store, replacements))
@@ -101,7 +101,7 @@ def _decode_into_cache(
     """Decode all images into memory-mapped arrays, one array per encoded view."""
     size = sum(array.nbytes for array in arrays)
     log.info("decoding %s images once, into %s: %.1f MB", f"{len(dataset):,}", folder, size / 1e6)
-    images = Dataset(MultiViewStore(tuple(encoded)), name=dataset.name, split=dataset.split)
+    images = Dataset(CombinedViewsStore(tuple(encoded)), name=dataset.name, split=dataset.split)
     batches, first = build_loader(images, DECODING_BATCH_SIZE, num_workers=num_workers), 0
     try:
         for batch in batches:

@@ -318,7 +318,7 @@ class ViewSubsetStore(StoreWrapper):
 
 
 @dataclass(frozen=True)
-class MultiViewStore(Store):
+class CombinedViewsStore(Store):
     """Store that combines the views of several stores of the same items."""
 
     stores: tuple[Store, ...]
@@ -336,8 +336,8 @@ class MultiViewStore(Store):
         columns = [digests for store in self.stores if (digests := store.content_digests) is not None]
         return torch.cat(columns, dim=1) if len(columns) == len(self.stores) else None
 
-    def subset(self, positions: Positions) -> MultiViewStore:
-        return MultiViewStore(tuple(store.subset(positions) for store in self.stores))
+    def subset(self, positions: Positions) -> CombinedViewsStore:
+        return CombinedViewsStore(tuple(store.subset(positions) for store in self.stores))
 
     def select_views(self, views: tuple[int, ...]) -> Store:
         owners = [(store, view) for store in self.stores for view in range(len(store.shapes))]
@@ -355,4 +355,4 @@ class MultiViewStore(Store):
 
 def combine_views(stores: Sequence[Store]) -> Store:
     """Combine the views of several stores of the same items into one store."""
-    return stores[0] if len(stores) == 1 else MultiViewStore(tuple(stores))
+    return stores[0] if len(stores) == 1 else CombinedViewsStore(tuple(stores))

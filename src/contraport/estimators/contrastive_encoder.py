@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 
 from contraport._utils.text_bytes import string_list_or_none
 from contraport.auditing.pairs.audit_callback import AuditCallback, max_audited_batch_size
-from contraport.auditing.pairs.synthetic_mismatches import DatasetWithAppendedDecoys, add_decoys
+from contraport.auditing.pairs.synthetic_mismatches import DatasetWithDecoysPastEnd, add_decoys
 from contraport.auditing.result import Audit, build_audit_from_arrays
 from contraport.catalog import apply_recipe
 from contraport.catalog.objectives import info_nce
@@ -411,7 +411,7 @@ class ContrastiveEncoder(_UnwrappedTransform, ClassNamePrefixFeaturesOutMixin, T
         batches = build_loader(dataset, batch_size, shuffle=True, seed=module.seed, drop_last=True)
         callbacks: list[Callback] = [FiniteGuard(), _LossCurveRecorder(self)]
         audit_callback = None
-        if isinstance(dataset, DatasetWithAppendedDecoys):
+        if isinstance(dataset, DatasetWithDecoysPastEnd):
             audit_callback = AuditCallback(dataset, module, cast(BatchOrder, batches.batch_sampler), epochs=num_epochs)
             callbacks.append(audit_callback)
         start = Position(completed_epochs=len(self.loss_curve_), step=self.n_iter_)

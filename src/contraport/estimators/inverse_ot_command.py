@@ -15,7 +15,7 @@ from contraport._utils.formatting import pluralize
 from contraport.data import Dataset
 from contraport.data.arrays import as_array
 from contraport.data.coupling import EntityPairStore
-from contraport.data.formats.coupling_folder import has_two_coupling_tables
+from contraport.data.formats.coupling_folder import looks_like_coupling_folder
 from contraport.data.sources.load import load_without_random_split
 from contraport.embedding import LoaderConfig, extract_raw_input_features
 from contraport.errors import (
@@ -140,7 +140,7 @@ def _load_coupling_and_features(
     features: dict[str, np.ndarray | None] = dict.fromkeys(FEATURE_OPTION_NAMES)
     if isinstance(source, str | Path) and Path(source).is_dir():
         message = f"coupling: must be a folder with the tables rows, columns and pairs, got {str(source)!r}."
-        check(has_two_coupling_tables(str(source)), message, "no_coupling")
+        check(looks_like_coupling_folder(str(source)), message, "no_coupling")
         with rename_argument("coupling", "data"):
             dataset = load_without_random_split(source)
         store = dataset.store

@@ -7,7 +7,11 @@ from tests.errors import raises_usage_error
 
 from contraport._utils.text_bytes import tensor_to_texts
 from contraport.auditing.pairs.paired_features import MIN_PAIRS, PairedFeatures, PairIndices
-from contraport.auditing.pairs.synthetic_mismatches import add_decoys, assign_wrong_partners, draw_exchange_groups
+from contraport.auditing.pairs.synthetic_mismatches import (
+    add_decoys,
+    assign_wrong_partners,
+    draw_groups_of_exchanging_sets,
+)
 from contraport.data import BatchOrder, Dataset, from_arrays
 
 ITEMS = 300
@@ -97,14 +101,14 @@ def test_batch_order_repeats_no_position_within_a_batch() -> None:
 def test_exchange_groups_are_drawn_by_seed(items: int) -> None:
     dataset = build_numbered_pairs(items)
     first, repeated, other = (
-        assign_wrong_partners(draw_exchange_groups(dataset, seed=seed)).tolist() for seed in (0, 0, 1)
+        assign_wrong_partners(draw_groups_of_exchanging_sets(dataset, seed=seed)).tolist() for seed in (0, 0, 1)
     )
     assert first == repeated != other
 
 
 @pytest.mark.parametrize("items", [50, 51])
 def test_partners_are_swapped_within_groups(items: int) -> None:
-    groups = draw_exchange_groups(build_numbered_pairs(items), seed=2)
+    groups = draw_groups_of_exchanging_sets(build_numbered_pairs(items), seed=2)
     partners = assign_wrong_partners(groups)
     assert sorted(partners.tolist()) == list(range(items))
     assert (partners != torch.arange(items)).all()

@@ -34,7 +34,7 @@ from contraport.auditing.pairs.noise_rate import (
 )
 from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import (
-    MAX_SCORED_VECTOR_WIDTH,
+    MAX_VECTOR_WIDTH_FOR_RAW_SCORES,
     NUM_NEIGHBORS,
     PairedFeatures,
     PairIndices,
@@ -47,7 +47,7 @@ from contraport.auditing.pairs.partner_proposals import (
     propose_partners,
     second_view_content_ids_if_repeated,
 )
-from contraport.auditing.pairs.synthetic_mismatches import DatasetWithAppendedDecoys
+from contraport.auditing.pairs.synthetic_mismatches import DatasetWithDecoysPastEnd
 from contraport.data import BatchOrder
 from contraport.data.perturbations import draw_wrong_partners
 from contraport.distributed import broadcast_object, is_main_process, stop_all_on_error
@@ -111,7 +111,7 @@ class SelectingAuditCallback(Callback, ABC, Generic[AuditStateT]):
 
     def __init__(
         self,
-        dataset: DatasetWithAppendedDecoys,
+        dataset: DatasetWithDecoysPastEnd,
         pipeline: TrainingModule,
         order: BatchOrder,
         *,
@@ -178,7 +178,7 @@ class SelectingAuditCallback(Callback, ABC, Generic[AuditStateT]):
         """Score the data after `epoch` epochs, and return the new audit state."""
 
     @property
-    def _source_rows_and_keys(self) -> dict[str, np.ndarray]:
+    def _all_source_rows_and_keys(self) -> dict[str, np.ndarray]:
         """Arrays `rows` and, if present, `keys` that identify the items."""
         keys = self._dataset.keys
         return {"rows": self._dataset.source_rows.numpy()} | (
@@ -248,7 +248,7 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
         arrays = {name: np.asarray(value) for name, value in self.state().items() if name not in ("number", "drawn")}
         arrays["fdr"] = estimate_pair_fdrs(state.mean_scores.numpy(), state.mean_decoy_scores.numpy(), state.noise_rate)
         arrays["kept"] = np.isin(np.arange(len(state.mean_scores)), state.training_positions.numpy())
-        arrays |= self._source_rows_and_keys
+        arrays |= self._all_source_rows_and_keys
         if state.trained_epochs == self._epochs:
             # The features of the last scoring, with its neighbors and maps; None after a restart.
             scored, self._last_features = self._last_features, None
@@ -295,7 +295,7 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
         fresh = PairIndices(decoys.first[differ], partners[differ])
         pairs = PairIndices(*map(torch.cat, zip(paired.observed_pair_indices, decoys, fresh, strict=True)))
         sources = [paired]
-        if has_vector_views(self._dataset, max_width=MAX_SCORED_VECTOR_WIDTH):
+        if has_vector_views(self._dataset, max_width=MAX_VECTOR_WIDTH_FOR_RAW_SCORES):
             sources.append(self._raw_vector_features.with_neighbor_pool(paired.neighbor_pool_items))
         total = torch.stack([score_pairs(source, pairs, "combined") for source in sources]).sum(dim=0)
         scores, decoy_scores, fresh_scores = total.tensor_split([len(paired), len(paired) + len(decoys.first)])

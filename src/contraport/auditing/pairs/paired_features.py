@@ -180,7 +180,7 @@ class PairedFeatures:
         return candidates[torch.cat([top_indices(block, count) for block in blocks])]
 
     @cached_property
-    def nearest_items_by_view(self) -> tuple[Tensor, Tensor]:
+    def nearest_items_with_self_by_view(self) -> tuple[Tensor, Tensor]:
         """Indices of the items nearest to each item, itself included, by view."""
         items, count = self.observed_pair_indices.first, min(2 * (self.num_neighbors + 2), len(self))
         return self._nearest_candidates_in_view(0, items, count), self._nearest_candidates_in_view(1, items, count)
@@ -191,7 +191,7 @@ class PairedFeatures:
         # Two more than needed: `neighbors_excluding_members` removes the two members of a pair.
         count = self.num_neighbors + 2
         if self.neighbor_pool is None:
-            first, second = self.nearest_items_by_view
+            first, second = self.nearest_items_with_self_by_view
             return first[:, :count], second[:, :count]
         if self._parent is None or self._parent.neighbor_pool is not None:
             first, second = (self._nearest_candidates_in_view(view, self.neighbor_pool, count) for view in (0, 1))
@@ -199,7 +199,7 @@ class PairedFeatures:
         in_pool = torch.zeros(len(self), dtype=torch.bool, device=self.neighbor_pool.device)
         in_pool[self.neighbor_pool] = True
         indices_by_view = []
-        for values, nearest in zip(self.features, self._parent.nearest_items_by_view, strict=True):
+        for values, nearest in zip(self.features, self._parent.nearest_items_with_self_by_view, strict=True):
             blocks, counts = [], []
             for block in split_into_row_blocks(nearest, nearest.shape[1]):
                 inside = in_pool[block]
@@ -344,8 +344,8 @@ def average_neighbor_rows(values: TensorOrComputedRows, neighbors: Tensor) -> Te
     return F.embedding_bag(neighbors, values, mode="mean")  # does not materialize (p, k, F)
 
 
-MAX_SCORED_VECTOR_WIDTH = 1_024
-"""Maximum width of vectors that are scored beside an encoder's features: the time grows with its cube."""
+MAX_VECTOR_WIDTH_FOR_RAW_SCORES = 1_024
+"""Maximum width of raw vectors that are scored beside an encoder's features: the time grows with its cube."""
 
 
 def has_vector_views(dataset: Dataset, *, max_width: int | None = None) -> bool:

@@ -30,7 +30,7 @@ MIN_DECOYS, MAX_DECOYS, MAX_DECOY_SHARE = 200, 2_000, 0.2
 """Bounds of the number of decoys of each pair of views, and of all decoys as a share of the items."""
 
 
-class DatasetWithAppendedDecoys(Dataset):
+class DatasetWithDecoysPastEnd(Dataset):
     """Dataset of `n` items, with deliberate mismatches at positions from `n` on.
 
     Its length is `n`: decoys are fetched by position but not counted.
@@ -82,7 +82,7 @@ class DatasetWithAppendedDecoys(Dataset):
 
 def add_decoys(
     dataset: Dataset, *, seed: int, data: Any = None, declared_roles: Mapping[str, Any] | None = None
-) -> DatasetWithAppendedDecoys:
+) -> DatasetWithDecoysPastEnd:
     """Add deliberate mismatches (decoys) for each pair of views, about 10% of items.
 
     Each pair of views gets 200 to 2,000 decoys; all together are at most 20% of the items. Of more than two views, each
@@ -95,7 +95,7 @@ def add_decoys(
     drawn = torch.from_numpy(random.permutation(items)[:number])
     partners = draw_wrong_partners(drawn, dataset.content_ids_if_repeated, random)
     differ = partners != drawn
-    decoyed = DatasetWithAppendedDecoys(**dataset.get_field_values())
+    decoyed = DatasetWithDecoysPastEnd(**dataset.get_field_values())
     decoyed.decoy_pairs = PairIndices(drawn[differ], partners[differ])
     decoyed.replaced_view_indices = torch.ones_like(drawn) if views == 2 else torch.arange(number) % views
     decoyed.replaced_view_indices = decoyed.replaced_view_indices[differ]
@@ -127,15 +127,15 @@ def check_auditable_dataset(
     check(constant is None, message, "constant_view")
 
 
-def draw_exchange_groups(dataset: Dataset, *, seed: int) -> tuple[tuple[Tensor, ...], ...]:
-    """Divide the items at random into groups that exchange partners.
+def draw_groups_of_exchanging_sets(dataset: Dataset, *, seed: int) -> tuple[tuple[Tensor, ...], ...]:
+    """Divide the items at random into sets, and group sets that exchange partners.
 
-    A group has two sets of items, of similar size, which exchange their partners; items of equal content share a set.
+    A group has two sets of similar size, ``(m,)`` items each; items of equal content share a set.
     If the number of sets is odd, the last group has three sets.
 
     >>> from contraport.data import from_arrays
     >>> dataset = from_arrays((np.arange(7.0)[:, None], np.arange(7.0)[:, None]))
-    >>> [len(group) for group in draw_exchange_groups(dataset, seed=0)]
+    >>> [len(group) for group in draw_groups_of_exchanging_sets(dataset, seed=0)]
     [2, 2, 3]
     """
     random, ids = numpy_generator("audit.exchange", seed), dataset.content_ids_if_repeated
@@ -155,16 +155,16 @@ def draw_exchange_groups(dataset: Dataset, *, seed: int) -> tuple[tuple[Tensor, 
     return tuple(tuple(sets[number] for number in group) for group in groups)
 
 
-def assign_wrong_partners(groups: tuple[tuple[Tensor, ...], ...]) -> Tensor:
+def assign_wrong_partners(groups_of_sets: tuple[tuple[Tensor, ...], ...]) -> Tensor:
     """Return a wrong partner for each item, taken from its group, ``(n,)``.
 
     >>> assign_wrong_partners((tuple(torch.tensor([[0], [2]])), tuple(torch.tensor([[1], [3], [4]])))).tolist()
     [2, 4, 0, 1, 3]
     """
-    sets = [items for group in groups for items in group]
+    sets = [items for group in groups_of_sets for items in group]
     sizes = torch.tensor([items.numel() for items in sets])
     preceding = torch.arange(len(sets)) - 1  # the first set of a group is preceded by its last
-    lengths = torch.tensor([len(group) for group in groups])
+    lengths = torch.tensor([len(group) for group in groups_of_sets])
     ends = lengths.cumsum(0)
     preceding[ends - lengths] = ends - 1
     # All sets at once: a loop over half a million groups takes minutes.

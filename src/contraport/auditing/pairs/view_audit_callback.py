@@ -21,7 +21,7 @@ from contraport.auditing.pairs.audit_callback import MAX_DROPPED_SHARE, Selectin
 from contraport.auditing.pairs.noise_rate import area_under_roc_curve, estimate_noise_rate
 from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import (
-    MAX_SCORED_VECTOR_WIDTH,
+    MAX_VECTOR_WIDTH_FOR_RAW_SCORES,
     NUM_NEIGHBORS,
     PairedFeatures,
     PairIndices,
@@ -102,7 +102,7 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
             "pair_scores": state.mean_scores[:items].numpy(),
             "pair_rates": state.pair_rates.numpy(),
             "remembered": np.asarray(state.memorization_auc),
-            **self._source_rows_and_keys,
+            **self._all_source_rows_and_keys,
         }
         run.save_arrays(run.view_scores_path, arrays)  # `contraport.runs.Run.view_scores` reads them
 
@@ -155,7 +155,9 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
         }
         view_rates = estimate_view_noise_rates(names, rate_by_names)
         view_scores = torch.from_numpy(right_view_log_odds(np.stack(ratios, axis=1), self._view_pairs, view_rates))
-        positions, trusted = self._select_positions_and_view_mask(view_scores, with_decoys=epoch < self._decoy_epochs)
+        positions, trusted = self._select_training_positions_and_trusted_views(
+            view_scores, includes_decoys=epoch < self._decoy_epochs
+        )
         return ViewAuditState(
             epoch, number, scores, rates, torch.from_numpy(view_rates), view_scores, memorized, positions, trusted
         )
@@ -165,7 +167,7 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
         dataset, decoys, items = self._dataset, self._dataset.decoy_pairs, len(self._dataset)
         features, _ = encode_and_project_views(self._pipeline.model, dataset, self._pipeline.views, self._loader_config)
         sources = [features]
-        if has_vector_views(dataset, max_width=MAX_SCORED_VECTOR_WIDTH):
+        if has_vector_views(dataset, max_width=MAX_VECTOR_WIDTH_FOR_RAW_SCORES):
             sources.append(dataset.store.fetch_views(torch.arange(items)))
         partners = self._draw_fresh_decoy_partners("audit.fresh_view_mismatches")
         is_replaced = torch.arange(len(dataset.shapes)) == dataset.replaced_view_indices[:, None]
@@ -189,7 +191,9 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
         is_known = has_view[dataset.replaced_view_indices] & (partners != decoys.first)[:, None]
         return ViewPairScores(scores, fresh_scores.where(is_known, torch.nan))
 
-    def _select_positions_and_view_mask(self, view_scores: Tensor, *, with_decoys: bool) -> tuple[Tensor, Tensor]:
+    def _select_training_positions_and_trusted_views(
+        self, view_scores: Tensor, *, includes_decoys: bool
+    ) -> tuple[Tensor, Tensor]:
         """Return sorted training positions and the mask of trusted views.
 
         A trusted view is more probably right than wrong. Of each view at most two thirds of the items are distrusted:
@@ -200,7 +204,7 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
         lowest = view_scores[:items].sort(dim=0).values[round(MAX_DROPPED_SHARE * (items - 1))]
         trusted = view_scores >= lowest.clamp(max=0)
         best = view_scores.topk(2, dim=1)
-        positions = self._initial_positions if with_decoys else torch.arange(items)
+        positions = self._initial_positions if includes_decoys else torch.arange(items)
         is_usable = trusted[positions].sum(dim=1) >= 2
         order = best.values[positions, 1].masked_fill(is_usable, torch.inf).argsort(descending=True, stable=True)
         number = max(int(is_usable.sum()), self._order.batch_size, NUM_NEIGHBORS + 2)

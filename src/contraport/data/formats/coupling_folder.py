@@ -27,7 +27,7 @@ def _list_files_of_table(folder: str, table_name: str) -> list[Path]:
     return [path for suffix in TABLE_SUFFIXES if (path := Path(folder) / f"{table_name}{suffix}").is_file()]
 
 
-def has_two_coupling_tables(folder: str) -> bool:
+def looks_like_coupling_folder(folder: str) -> bool:
     """Return whether a folder has at least two of rows, columns and pairs.
 
     A folder of images with two tables is a coupling only if one of the tables names image files.
@@ -75,7 +75,7 @@ def _get_key_positions(part: str, side: Dataset, pair_keys: list[Any], files: di
     return np.array([places[key] for key in keys], dtype=np.int64)
 
 
-@data_format("a coupling", recognizes=has_two_coupling_tables, options=["image_size", "test_fraction"])
+@data_format("a coupling", recognizes=looks_like_coupling_folder, options=["image_size", "test_fraction"])
 def load_coupling(path: str, split: str, image_size: int | None = None, test_fraction: float | None = None) -> Dataset:
     """Load one split from a folder with tables of rows, columns and pairs.
 

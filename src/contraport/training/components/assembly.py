@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 from torch import Tensor, nn
 
 from contraport.auditing.pairs.audit_callback import AuditCallback, SelectingAuditCallback
-from contraport.auditing.pairs.synthetic_mismatches import DatasetWithAppendedDecoys, add_decoys
+from contraport.auditing.pairs.synthetic_mismatches import DatasetWithDecoysPastEnd, add_decoys
 from contraport.auditing.pairs.view_audit_callback import ViewAuditCallback
 from contraport.data import BatchOrder, Dataset
 from contraport.data.data_loader import ClosableDataLoader, StreamLoader
@@ -112,7 +112,7 @@ def build_components(
     )
     batches = build_batch_loader(settings, dataset, module.views, num_workers=settings.num_workers)
     audit_callback = None
-    if isinstance(dataset, DatasetWithAppendedDecoys):
+    if isinstance(dataset, DatasetWithDecoysPastEnd):
         order = cast(BatchOrder, batches.batch_sampler)
         kind: type[SelectingAuditCallback[Any]] = AuditCallback if len(dataset.shapes) == 2 else ViewAuditCallback
         audit_callback = kind(dataset, module, order, epochs=settings.epochs, loader_config=loader_config)
