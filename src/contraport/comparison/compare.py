@@ -457,7 +457,7 @@ def _untrained_and_raw_input_metrics(grid: Grid, results: JobAndResultByCell) ->
 def _build_trial_records(
     grid: Grid, trials: TrialCellsByRowAndColumn, results: Mapping[str, JobResult], selection_metric: Metric
 ) -> list[dict[str, Any]]:
-    """Return one record of settings and value for each search trial."""
+    """Return a record of each search trial, with its settings and result."""
     records = []
     for (row, column), cells in trials.items():
         best = find_best_trial_if_all_done(cells, results, selection_metric)

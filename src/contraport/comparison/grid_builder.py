@@ -145,7 +145,7 @@ _RESERVED_TRAIN_OPTION_NAMES = (
 
 
 def suite_entries_by_name(option: Literal["objectives", "settings"], *suites: OptionMap) -> dict[str, OptionMap]:
-    """Return the named objectives or settings of several suites, by name."""
+    """Return the named objectives or settings of several suites as one dictionary."""
     entries = (entry for suite in suites for entry in suite.get(option, ()))
     return {str(name): entry for entry in entries if isinstance(entry, Mapping) for name in entry}
 

@@ -79,7 +79,7 @@ class CellJob:
 
     @property
     def data_options(self) -> dict[str, Any]:
-        """Options that determine the training and test items, by name."""
+        """Options of `contraport.train` that determine the training and test items."""
         names = {*get_declared_options(DataSettings), *get_declared_options(DataPreparationSettings)} - {"mismatch"}
         return {name: value for name, value in {**self.machine_options, **self.options}.items() if name in names}
 
@@ -191,7 +191,7 @@ def _train_and_evaluate(job: CellJob) -> JobResult:
 
 
 class TimeBudget:
-    """Time budget that allows a job if one of average duration would finish.
+    """Time budget that allows a job if an average one would finish.
 
     Attributes:
         finished_job_seconds: durations of the finished jobs in seconds.

@@ -1,4 +1,4 @@
-"""Sinkhorn half-steps (row or column updates), with a gradient in one pass.
+"""Sinkhorn half-steps (row or column updates), whose gradient takes one pass.
 
 A half-step enforces one marginal, in the log domain::
 
@@ -90,7 +90,7 @@ class Relaxation(NamedTuple):
         cotangent: Tensor,
         gradients: Sequence[Tensor | None],
     ) -> Tensor:
-        """Return the gradient with respect to a potential before damping and clamping.
+        """Return the gradient with respect to the undamped and unclamped potential.
 
         Args:
             step_index: index of the half-step.
@@ -123,7 +123,7 @@ class Relaxation(NamedTuple):
         return cotangent
 
     def _undamped_shift(self, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
-        """Return the potential relative to its reference, before damping and clamping."""
+        """Return the undamped and unclamped potential, relative to its reference."""
         if self.reference_potentials is None:
             return log_marginal - log_sum
         return log_marginal - self.reference_potentials[axis == "columns"] - log_sum

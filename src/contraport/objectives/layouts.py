@@ -427,7 +427,7 @@ class Layout(Component, ABC):
 @keep_deprecated_attributes(core="core_view")
 @dataclass(frozen=True, repr=False)
 class Cross(Layout):
-    """Layout of the first view against the second, with positives on the diagonal.
+    """Layout that compares two views, with positives on the diagonal.
 
     Args:
         symmetric: average both directions, view 0 to view 1 and back.

@@ -1,4 +1,4 @@
-"""Run folder with the paths of its files and methods that write them.
+"""Run folders that can be written, with the paths of their files.
 
 ```
 DIR/config.yaml        keyword arguments of `contraport.train`
@@ -337,7 +337,7 @@ class RunFolder(Run):
             write_npz(path, arrays)
 
     def page_arrays(self) -> dict[str, np.ndarray]:
-        """Read the arrays that `contraport.evaluate` saved for the HTML page, by name."""
+        """Read the dictionary of arrays that `contraport.evaluate` saved for the HTML page."""
         return self._read_file(self.samples_path, read_page_arrays, REEVALUATE_REMEDY)
 
     def test_item_metric_values(self) -> dict[str, np.ndarray]:

@@ -301,7 +301,7 @@ class PairedFeatures:
 
     @cached_property
     def cross_fitted_canonical_maps(self) -> CanonicalMaps:
-        """Maps of both views to canonical correlation variables, cross-fitted on the reference pairs."""
+        """Linear CCA maps of both views, cross-fitted on the reference pairs."""
         return cross_fit_canonical_maps(self.features, self.neighbor_pool_items)
 
     @cached_property
@@ -337,7 +337,7 @@ def split_into_row_blocks(values: Tensor, width: int) -> tuple[Tensor, ...]:
 
 
 def average_neighbor_rows(values: TensorOrComputedRows, neighbors: Tensor) -> Tensor:
-    """Return the mean row of each item's `neighbors` ``(p, k)``, ``(p, F)``."""
+    """Average the rows of `values` at each item's `neighbors`, giving ``(p, F)``."""
     if isinstance(values, ComputedRows):
         blocks = split_into_row_blocks(neighbors, neighbors.shape[1] * values.shape[1])
         return torch.cat([values[block.flatten()].unflatten(0, block.shape).mean(dim=1) for block in blocks])

@@ -330,7 +330,7 @@ def _define_view_before_color_split(dataset: Dataset, augment: AugmentSpec) -> _
 
 
 def _define_multi_crop_views(dataset: Dataset, augment: AugmentSpec, views: str) -> list[_ViewDefinition]:
-    """Return the definitions of multi-crop views, large crops first."""
+    """Define the random multi-crop views, large crops first."""
     counts = "2+6" if views == "multi-crop" else views
     numbers = re.fullmatch(r"([1-9]\d{0,2})\+([1-9]\d{0,2})", counts)
     if numbers is None:

@@ -1,4 +1,4 @@
-"""Tsallis-regularized transport plans, whose entries are powers of the cost."""
+"""Tsallis-regularized transport plans, whose entries are powers of shifted logits."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ RowPotentialsAndEmptyMask: TypeAlias = list[Tensor]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TsallisPlan(Plan):
-    """Plan of a Tsallis regularizer, with powers of logits as its entries.
+    """Plan of a Tsallis regularizer, with powers of shifted logits as its entries.
 
     P_ij = share [(order - 1) (theta_ij - t_i)]_+^(1 / (order - 1)); ``geometry`` is that of the power.
 

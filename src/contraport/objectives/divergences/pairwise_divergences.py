@@ -136,7 +136,7 @@ def _log_sum_plus_epsilon(log_sum: Tensor, *, epsilon: float) -> Tensor:
 
 
 def _squared_relu(t: Tensor) -> Tensor:
-    """Return max(0, t)^2."""
+    """Return the squared ReLU, max(0, t)^2."""
     return F.relu(t).square()
 
 

@@ -198,7 +198,7 @@ def build_views(settings: Settings, dataset: Dataset) -> Views:
 
 
 def build_unaugmented_views(settings: Settings, dataset: Dataset) -> Views:
-    """Build a `Views` object that applies no augmentation."""
+    """Build the module that makes views of each batch without augmentation."""
     return Views(dataset, augment="none", views=settings.views if settings.views == COLOR_SPLIT_VIEWS_NAME else None)
 
 
