@@ -31,6 +31,7 @@ from contraport.encoders.tower import (
     BOTH_REPRESENTATION,
     CONCATENATED_REPRESENTATION,
     PROJECTION_REPRESENTATION,
+    FeaturesProjectionOrBoth,
     Tower,
 )
 from contraport.encoders.transformers_text_encoder import TransformersTextEncoder
@@ -154,7 +155,8 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         if representation not in parts:
             view = resolve_view_index("representation", representation, self.view_names, self.shapes, others=parts)
             self.representation_views = (view,)
-        self.representation_part = representation if representation in parts else CONCATENATED_REPRESENTATION
+        part = representation if representation in parts else CONCATENATED_REPRESENTATION
+        self.representation_part = cast(FeaturesProjectionOrBoth, part)
         message = f"representation: {representation!r} requires projection >= 1, got {projection}."
         check(projection > 0 or self.representation_part == CONCATENATED_REPRESENTATION, message, "no_projection")
         self.low_resolution = low_resolution
@@ -378,7 +380,9 @@ class FeatureExtractor(nn.Module):
         return _encode_and_concat(self.towers, views, self.representation_part, self.dims)
 
 
-def _encode_and_concat(towers: Iterable[nn.Module], views: Sequence[Tensor], part: str, dims: int | None) -> Tensor:
+def _encode_and_concat(
+    towers: Iterable[nn.Module], views: Sequence[Tensor], part: FeaturesProjectionOrBoth, dims: int | None
+) -> Tensor:
     """Return the concatenated representations of all views, each cut to `dims`."""
     features = [(cast(Tower, tower), tower(view)) for tower, view in zip(towers, views, strict=True)]
     outputs = [tower.to_representation(each, part) for tower, each in features]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Final, Literal, TypeAlias, cast
 
 import torch
 import torch.nn.functional as F
@@ -15,9 +15,12 @@ from contraport.encoders.factory import Shape, build_encoder
 from contraport.errors import UsageError, check
 from contraport.options import keep_deprecated_attributes
 
-CONCATENATED_REPRESENTATION = "concatenate"  # option `representation`: the features of the views, concatenated
-PROJECTION_REPRESENTATION = "projection"  # the output of the projector
-BOTH_REPRESENTATION = "both"  # both, each normalized
+CONCATENATED_REPRESENTATION: Final = "concatenate"  # option `representation`: the features of the views, concatenated
+PROJECTION_REPRESENTATION: Final = "projection"  # the output of the projector
+BOTH_REPRESENTATION: Final = "both"  # both, each normalized
+
+FeaturesProjectionOrBoth: TypeAlias = Literal["concatenate", "projection", "both"]
+"""Part of a tower's output that is the representation of its view, one of the three names above."""
 
 
 @keep_deprecated_attributes(represent_features="to_representation")
@@ -84,13 +87,13 @@ class Tower(nn.Module):
             items = items / 255.0
         return (items - self.mean) / self.std
 
-    def representation_size(self, part: str) -> int:
+    def representation_size(self, part: FeaturesProjectionOrBoth) -> int:
         """Return the length of the features, the projection or both."""
         projected = self.projection_width
         sizes = {PROJECTION_REPRESENTATION: projected, BOTH_REPRESENTATION: self.num_features + projected}
         return sizes.get(part, self.num_features)
 
-    def to_representation(self, features: Tensor, part: str) -> Tensor:
+    def to_representation(self, features: Tensor, part: FeaturesProjectionOrBoth) -> Tensor:
         """Return features, projection, or both normalized and concatenated."""
         if part == PROJECTION_REPRESENTATION:
             projected: Tensor = self.projector(features)

@@ -274,7 +274,7 @@ def _outputs_and_saved_tensors_op_fake(structure: int, tensors: list[Tensor]) ->
 
 
 @torch.library.custom_op("contraport::gradient", mutates_args=())
-def _gradient_op(
+def _needed_gradients_op(
     structure: int,
     tensors: list[Tensor],
     outputs: list[Tensor],
@@ -299,9 +299,9 @@ def _gradient_op(
     ]
 
 
-@_gradient_op.register_fake
-def _gradient_op_fake(structure: int, tensors: list[Tensor], *others: Any) -> list[Tensor]:
-    """Allocate the outputs of `_gradient_op` without computing them, for tracing."""
+@_needed_gradients_op.register_fake
+def _needed_gradients_op_fake(structure: int, tensors: list[Tensor], *others: Any) -> list[Tensor]:
+    """Allocate the outputs of `_needed_gradients_op` without computing them, for tracing."""
     return [torch.empty_like(tensor) for tensor, needed in zip(tensors, others[-1], strict=True) if needed]
 
 
@@ -329,7 +329,7 @@ def _save_for_compiled_backward(ctx: Any, inputs: tuple[int, list[Tensor]], outp
 
 
 def _compiled_backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[None, list[Tensor | None]]:
-    """Return the gradients of the inputs of `_outputs_and_saved_tensors_op`, by `_gradient_op`."""
+    """Return the gradients of the inputs of `_outputs_and_saved_tensors_op`, by `_needed_gradients_op`."""
     saved, (_, needs_grad) = ctx.saved_tensors, ctx.needs_input_grad
     tensors, outputs = list(saved[: ctx.tensors]), list(saved[ctx.tensors :])
     operation: Operation = unflatten(_structures[ctx.structure], tensors)
@@ -337,7 +337,9 @@ def _compiled_backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[None, 
     differentiable = operation.output_counts.differentiable
     present_indices = [position for position in range(differentiable) if grads[position] is not None]
     present_grads = [grad_output for position in present_indices if (grad_output := grads[position]) is not None]
-    gradients = iter(_gradient_op(ctx.structure, tensors, outputs, present_grads, present_indices, list(needs_grad)))
+    gradients = iter(
+        _needed_gradients_op(ctx.structure, tensors, outputs, present_grads, present_indices, list(needs_grad))
+    )
     return None, [next(gradients) if needed else None for needed in needs_grad]
 
 

@@ -426,7 +426,7 @@ def read_run_arrays(path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-_EQUAL_LENGTH_ARRAY_GROUPS = (
+_EQUAL_LENGTH_PAGE_ARRAY_GROUPS = (
     ("points", "ids", "neighbors", "labels", "domains", "thumbnails", "texts", "losses", "suspicion"),
     ("cosines", "cosine_labels"),
     ("plan_labels", "plan_view_1", "plan_view_2"),
@@ -445,7 +445,7 @@ def read_page_arrays(path: Path) -> dict[str, np.ndarray]:
         if not condition:
             raise ValueError(f"{name!r} must be {expected}")
 
-    for names in _EQUAL_LENGTH_ARRAY_GROUPS:
+    for names in _EQUAL_LENGTH_PAGE_ARRAY_GROUPS:
         sizes = {len(arrays[name]) for name in names if name in arrays}
         require(len(sizes) <= 1 and 0 not in sizes, names[0], f"as long as {', '.join(names[1:])}, and not empty")
     for name in ("points", "cosines", "spectrum", "plan", "target", "plans", "targets", "mistaken_sure"):
