@@ -121,7 +121,7 @@ class MatchingProblem:
         )
 
     @property
-    def max_vectors_per_item(self) -> int:
+    def max_vector_set_size_or_zero(self) -> int:
         """Largest number of vectors per item, or 0 if items are single vectors."""
         if self.inputs.views[0].ndim == 2:
             return 0
@@ -274,7 +274,7 @@ def _check_ring_support(problem: MatchingProblem) -> None:
         "negatives: cannot be": problem.negatives is not None,
         "weights: 'plan' cannot be": problem.weights_from_plan is not None,
         f"layout: {problem.layout!r} cannot be": bool(problem.non_item_columns) or not problem.traits.compares_items,
-        "kernel: kernels of sets of vectors cannot be": problem.max_vectors_per_item > 0,
+        "kernel: kernels of sets of vectors cannot be": problem.max_vector_set_size_or_zero > 0,
     }
     for subject, is_used in refused.items():
         check(not is_used, f"{subject} combined with exchange 'ring'; use 'gather'.", "exchange")
@@ -336,9 +336,15 @@ def _types_and_row_shapes_by_option(problem: MatchingProblem) -> dict[str, str]:
     return forms
 
 
-def _gather_sizes_and_check_options(
-    processes: Processes, problem: MatchingProblem
-) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+class _GatheredSizes(NamedTuple):
+    """Numbers of items and of negatives by process, and the largest vector set of all."""
+
+    item_counts: tuple[int, ...]
+    negative_counts: tuple[int, ...]
+    max_vector_set_size_or_zero: int
+
+
+def _gather_sizes_and_check_options(processes: Processes, problem: MatchingProblem) -> _GatheredSizes:
     """Check that processes agree in their options, and gather their numbers of items.
 
     Raises:
@@ -350,9 +356,9 @@ def _gather_sizes_and_check_options(
     # Checksums, not texts: one small gather of integers in the usual case; texts are only sent for an error.
     codes = [zlib.crc32(text.encode()) for text in complete.values()]
     gathered = processes.gather_integers(
-        [1, len(views[0]), negatives, problem.max_vectors_per_item, *codes], views[0].device
+        [1, len(views[0]), negatives, problem.max_vector_set_size_or_zero, *codes], views[0].device
     )
-    accepted, item_counts, negative_counts, vectors_per_item_by_process, *codes_by_option = zip(*gathered, strict=True)
+    accepted, item_counts, negative_counts, max_set_sizes, *codes_by_option = zip(*gathered, strict=True)
     if not all(accepted):
         rank = accepted.index(0)
         message = processes.gather_strings("")[rank]
@@ -366,7 +372,7 @@ def _gather_sizes_and_check_options(
                 f"and {texts[other]} on process {other}.",
                 kind="processes_differ",
             )
-    return item_counts, negative_counts, max(vectors_per_item_by_process)
+    return _GatheredSizes(item_counts, negative_counts, max(max_set_sizes))
 
 
 def send_error_to_processes(views: Sequence[object], error: Exception) -> None:

@@ -164,31 +164,31 @@ def pair_weights(
     is_pairwise = is_pairwise and loss.layout == pairwise().layout and loss.kernel.cost == "cosine"
     check(is_pairwise, f"loss: must be a loss of pairwise(..., negatives='both'), got {loss!r}.", "not_pairwise")
     # The weights are the gradient of the loss in the costs.
-    cost, n = _SquaredDistanceWithPairShift(2 * len(z0)), len(z0)
+    cost, n = _CosineCostWithPairOffsets(2 * len(z0)), len(z0)
     indicators = torch.eye(2 * n, dtype=torch.float64)
     views = [torch.cat([normalize(z.double()), rows], 1) for z, rows in zip((z0, z1), indicators.split(n), strict=True)]
     kernel = Gibbs(cost, loss.kernel.temperature)
     value = Objective(loss.layout, kernel, loss.constraint, loss.target, loss.divergence)(*views)
-    (gradient,) = torch.autograd.grad(value, [cost.shift])
+    (gradient,) = torch.autograd.grad(value, [cost.pair_offsets])
     positives = torch.eye(n, dtype=torch.bool).repeat(2, 2)
     return (-2 * n * gradient).masked_fill(positives, 0).to(z0)
 
 
-class _SquaredDistanceWithPairShift(nn.Module):
-    """Cost of half the squared distance, plus an offset per pair, initially zero.
+class _CosineCostWithPairOffsets(nn.Module):
+    """Cosine cost plus an offset per pair, initially zero.
 
     The gradient of a loss in these parameters is its gradient in the costs.
 
-    Each embedding is followed by the one-hot vector of its row, which selects its shifts.
+    Each embedding is followed by the one-hot vector of its row, which selects its offsets.
     """
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, num_rows: int) -> None:
         super().__init__()
-        self.shift = nn.Parameter(torch.zeros(rows, rows, dtype=torch.float64))
+        self.pair_offsets = nn.Parameter(torch.zeros(num_rows, num_rows, dtype=torch.float64))
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        d = x.shape[1] - len(self.shift)
-        return 1 - x[:, :d] @ y[:, :d].T + x[:, d:] @ self.shift @ y[:, d:].T
+        d = x.shape[1] - len(self.pair_offsets)
+        return 1 - x[:, :d] @ y[:, :d].T + x[:, d:] @ self.pair_offsets @ y[:, d:].T
 
 
 def _build_negated_energy(pair_weights: Tensor) -> Callable[[Tensor, Tensor], Tensor]:

@@ -143,7 +143,7 @@ class SinkhornConstraint(Constraint, ABC):
         relaxations, relaxation = [NO_RELAXATION], Relaxation(reference_potentials=reference)
         if self._is_relaxed:
             relaxations = [self.marginal_relaxation(axis, temperature) for axis in axes]
-            relaxation = _stack_relaxations(relaxations, like, reference, num_directions)
+            relaxation = _stack_half_step_relaxations(relaxations, like, reference, num_directions)
         # The potentials are logarithms: scalings of the kernel overflow single precision at small temperatures.
         potentials = run_half_steps(geometry, steps, log_marginals, relaxation, initial[:num_directions])
         plans = [_build_plan(problem, axes, potentials[::num_directions], relaxations[-1])]
@@ -162,7 +162,7 @@ class SinkhornConstraint(Constraint, ABC):
         # The solver begins with the rows of what it is given.
         rows_first = problem if axes[0] == "rows" else problem.T
         relaxations = [self.marginal_relaxation(axis, kernel.temperature) for axis in axes[:2]]
-        relaxation = _stack_relaxations(relaxations, kernel.inputs[0], rows_first.log_reference_factors, 1)
+        relaxation = _stack_half_step_relaxations(relaxations, kernel.inputs[0], rows_first.log_reference_factors, 1)
         first, second, iterations = run_sinkhorn_to_convergence(
             rows_first.geometry, rows_first.log_marginals, tolerance, len(axes) // 2, relaxation
         )
@@ -187,8 +187,11 @@ class SinkhornConstraint(Constraint, ABC):
         return rows, columns + log_column_weights
 
 
-def _stack_relaxations(
-    relaxations: Sequence[MarginalRelaxation], like: Tensor, reference: LogMarginals | None, num_directions: int
+def _stack_half_step_relaxations(
+    relaxations: Sequence[MarginalRelaxation],
+    like: Tensor,
+    log_reference_factors: LogMarginals | None,
+    num_directions: int,
 ) -> Relaxation:
     """Stack the allowed marginal deviations of half-steps into vectors."""
 
@@ -201,7 +204,9 @@ def _stack_relaxations(
 
     # None, not a vector of neutral values: the engine then takes the cheaper half-steps without relaxation.
     dampings = stack([relaxation.damping for relaxation in relaxations], 1.0)
-    return Relaxation(dampings, stack([relaxation.max_shift for relaxation in relaxations], math.inf), reference)
+    return Relaxation(
+        dampings, stack([relaxation.max_shift for relaxation in relaxations], math.inf), log_reference_factors
+    )
 
 
 def _build_plan(
