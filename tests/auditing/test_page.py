@@ -20,7 +20,7 @@ from contraport.auditing.page import (
     MAX_PAGE_PAIRS,
     METHOD_DESCRIPTIONS,
     build_worst_pair_rows,
-    compute_score_histograms,
+    compute_pair_and_mismatch_histograms,
     write_audit_page,
 )
 from contraport.auditing.pairs.pair_scoring import STATISTICS
@@ -110,11 +110,13 @@ def test_headline_has_shares_without_exponents(rate: float, share: str, end: str
 
 
 def test_histograms_have_shares_of_pairs_and_mismatches() -> None:
-    bins = compute_score_histograms(build_audit())
+    bins = compute_pair_and_mismatch_histograms(build_audit())
     assert sum(bins["pairs"]) == pytest.approx(1, abs=1e-3)
     assert sum(bins["mismatched"]) == pytest.approx(1, abs=1e-3)
     assert bins["mark"] == pytest.approx(49 / ITEMS)
-    constant = compute_score_histograms(replace(build_audit(), scores=np.ones(ITEMS), known_mismatch_scores=np.ones(9)))
+    constant = compute_pair_and_mismatch_histograms(
+        replace(build_audit(), scores=np.ones(ITEMS), known_mismatch_scores=np.ones(9))
+    )
     assert (constant["low"], constant["high"], constant["pairs"][0], constant["mismatched"][0]) == (1, 2, 1, 1)
 
 

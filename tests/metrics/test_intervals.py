@@ -8,8 +8,8 @@ from contraport.metrics.intervals import (
     MetricResult,
     bootstrap_interval,
     bootstrap_means,
-    bootstrap_means_at_most_one,
-    bootstrap_means_from_zero_to_one,
+    bootstrap_means_limited_to_0_1,
+    bootstrap_means_limited_to_1,
     bootstrap_medians,
     draw_bootstrap_values,
     paired_bootstrap_difference,
@@ -143,8 +143,8 @@ def test_is_mean_of_items() -> None:
     items = RANDOM.uniform(0.1, 0.8, (40, 2))
     for statistic in (
         bootstrap_means,
-        bootstrap_means_at_most_one,
-        bootstrap_means_from_zero_to_one,
+        bootstrap_means_limited_to_1,
+        bootstrap_means_limited_to_0_1,
         root_bootstrap_means,
         bootstrap_medians,
         bootstrap_r_squared,

@@ -68,7 +68,7 @@ def test_plan_and_target_share_a_scale_without_self_pairs(make_run) -> None:
 def test_masses_are_quantized_on_the_log_scale() -> None:
     result = quantize_masses(np.array([[0.1, 0.01, 0.001, 0.0]]), LogScale(-3.0, -1.0))
     assert result.tolist() == [[255, 128, 0, 0]]
-    letters = plotly_figures.encode_byte_matrix_as_base64(result)
+    letters = plotly_figures.encode_base64_with_column_count(result)
     assert list(base64.b64decode(letters["bytes"])) == [255, 128, 0, 0]
     assert letters["columns"] == 4
 

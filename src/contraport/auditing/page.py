@@ -44,7 +44,7 @@ def write_audit_page(audit: Audit, dataset: Dataset, path: Path) -> None:
         percent=format_percent,
         method=METHOD_DESCRIPTIONS[audit.method],
         statistic=STATISTICS[audit.statistic_name].description,
-        bins=compute_score_histograms(audit),
+        bins=compute_pair_and_mismatch_histograms(audit),
     )
     write_text(path, html)
 
@@ -79,7 +79,7 @@ def build_worst_pair_rows(audit: Audit, dataset: Dataset) -> list[dict[str, Any]
     ]
 
 
-def compute_score_histograms(audit: Audit) -> dict[str, Any]:
+def compute_pair_and_mismatch_histograms(audit: Audit) -> dict[str, Any]:
     """Return the share of pair and mismatch scores in each histogram bin."""
     low = float(min(audit.scores.min(), audit.known_mismatch_scores.min()))
     high = float(max(audit.scores.max(), audit.known_mismatch_scores.max()))

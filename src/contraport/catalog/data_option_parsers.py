@@ -127,7 +127,7 @@ class MinedNegativesSpec(NamedTuple):
     file: str | None = None
 
 
-MINED_NEGATIVES_NAME = "mined"
+MINED_NEGATIVES_KEYWORD = "mined"
 """Value of the option `negatives` that stands for mined hard negatives; settings follow after a colon."""
 
 
@@ -143,7 +143,10 @@ def parse_mined_negatives(text: str) -> MinedNegativesSpec:
     names = (*MiningRule._fields, "refresh", "start", "file")
     settings = dict(
         parse_spec(
-            "negatives", text, {MINED_NEGATIVES_NAME: names}, unnamed_setting_by_name={MINED_NEGATIVES_NAME: "file"}
+            "negatives",
+            text,
+            {MINED_NEGATIVES_KEYWORD: names},
+            unnamed_setting_by_name={MINED_NEGATIVES_KEYWORD: "file"},
         ).settings
     )
     if "file" in settings:

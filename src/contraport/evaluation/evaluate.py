@@ -83,7 +83,7 @@ def evaluate(arguments: dict[str, Any]) -> Evaluation | EvaluationsByRun:
     options = EvaluateOptions(**arguments)
     paths = [options.run] if isinstance(options.run, str | Path | Run) else options.run
     runs = as_different_run_folders("run", paths)
-    evaluated: list[EvaluatedRun] = []
+    evaluations: list[EvaluationToSave] = []
     with ExitStack() as locks:
         for run in runs:
             check_run_folder(run.path)
@@ -95,12 +95,12 @@ def evaluate(arguments: dict[str, Any]) -> Evaluation | EvaluationsByRun:
             hint = f"Train with {format_options(keep_every=...)}."
             check(has_checkpoints, f"checkpoints: {names} has no intermediate checkpoints. {hint}", "missing")
         for run in runs:
-            evaluated.append(_evaluate_run(run, options))
-            _check_model_unchanged_and_save(evaluated[-1])  # at once: the runs that follow may take long, or fail
-        for one in evaluated if len(evaluated) > 1 else ():
+            evaluations.append(_compute_evaluation_to_save(run, options))
+            _check_model_unchanged_and_save(evaluations[-1])  # at once: the runs that follow may take long, or fail
+        for one in evaluations if len(evaluations) > 1 else ():
             others = [
                 other
-                for other in evaluated
+                for other in evaluations
                 if other is not one
                 and other.result["data"] == one.result["data"]
                 and have_same_items(one.test_dataset, other.test_dataset)
@@ -115,11 +115,11 @@ def evaluate(arguments: dict[str, Any]) -> Evaluation | EvaluationsByRun:
                 one.result["differences"][str(other.run_folder.path)] = records
             _check_model_unchanged_and_save(one)
     if paths is not options.run:
-        return evaluated[0].result
-    return EvaluationsByRun({str(one.run_folder.path): one.result for one in evaluated})
+        return evaluations[0].result
+    return EvaluationsByRun({str(one.run_folder.path): one.result for one in evaluations})
 
 
-class EvaluatedRun(NamedTuple):
+class EvaluationToSave(NamedTuple):
     """Evaluation result of one run, and the contents of the files to save.
 
     Attributes:
@@ -138,7 +138,7 @@ class EvaluatedRun(NamedTuple):
     item_values: ArraysByName
 
 
-def _check_model_unchanged_and_save(one: EvaluatedRun) -> None:
+def _check_model_unchanged_and_save(one: EvaluationToSave) -> None:
     """Write the evaluation, or raise `UsageError` if the model has changed."""
     epochs = one.run_folder.saved_model_epoch()
     message = f"run: the model in {one.run_folder.path} changed during the evaluation. Evaluate it again."
@@ -153,7 +153,7 @@ def _check_model_unchanged_and_save(one: EvaluatedRun) -> None:
             one.run_folder.samples_path.unlink(missing_ok=True)
 
 
-def _evaluate_run(run: RunFolder, options: EvaluateOptions) -> EvaluatedRun:
+def _compute_evaluation_to_save(run: RunFolder, options: EvaluateOptions) -> EvaluationToSave:
     """Evaluate the encoder of one run and its baselines without writing files."""
     started = time.perf_counter()
     metrics, loaded = select_metrics(options.metrics), LoadedRun.from_run(run, options)
@@ -199,7 +199,7 @@ def _evaluate_run(run: RunFolder, options: EvaluateOptions) -> EvaluatedRun:
             items[key] = one.item_values
             if one.positions is not None:
                 items[f"{key}/positions"] = one.positions
-    return EvaluatedRun(run, loaded.test, evaluation, samples, draws["trained"], items)
+    return EvaluationToSave(run, loaded.test, evaluation, samples, draws["trained"], items)
 
 
 def _build_evaluation(

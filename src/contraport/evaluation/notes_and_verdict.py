@@ -21,7 +21,7 @@ from contraport.metrics.intervals import (
     Difference,
     MetricResult,
     bootstrap_means,
-    bootstrap_means_from_zero_to_one,
+    bootstrap_means_limited_to_0_1,
 )
 from contraport.metrics.registry import BASELINE_TITLES, INITIAL_ENCODER_BASELINE_TITLES, choose_headline_metrics
 from contraport.training.config import RECORDED_OPTIONS_BY_NAME
@@ -160,7 +160,7 @@ def build_zero_width_interval_notes(results: EncoderResults) -> list[str]:
     """
     unanimous: dict[str, MetricResult] = {}
     for key, result in results.items():
-        if isinstance(result, MetricResult) and result.statistic in (bootstrap_means, bootstrap_means_from_zero_to_one):
+        if isinstance(result, MetricResult) and result.statistic in (bootstrap_means, bootstrap_means_limited_to_0_1):
             values = result.item_values
             if np.isin(values, (0, 1)).all() and (values == values[:1]).all():
                 unanimous[key] = result

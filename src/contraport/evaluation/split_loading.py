@@ -68,7 +68,7 @@ def load_evaluation_splits(run: RunFolder, settings: Settings, model: Model, opt
         splits = (
             Splits(train, test)
             if record is None
-            else _build_splits_checking_trained_items(record, train, test, drop_trained_items=True)
+            else _build_splits_noting_trained_items(record, train, test, drop_trained_items=True)
         )
     else:
         splits = load_splits_of_source(run, loader, data)
@@ -124,10 +124,10 @@ def load_splits_of_source(run: RunFolder, loader: SplitLoader, data: Any, *, dro
     )
     if recovered is not None:
         return Splits(recovered.train, recovered.test)
-    return _build_splits_checking_trained_items(record, train, test, drop_trained_items=drop_trained_items)
+    return _build_splits_noting_trained_items(record, train, test, drop_trained_items=drop_trained_items)
 
 
-def _build_splits_checking_trained_items(
+def _build_splits_noting_trained_items(
     record: SplitDigests, train: Dataset, test: Dataset, *, drop_trained_items: bool
 ) -> Splits:
     """Build the splits, with a note on test items seen in training.

@@ -264,7 +264,7 @@ def link_recall_result(context: EvalContext, number: int) -> MetricResult:
     The row's training columns are left out.
     """
     values = context.column_ranking.row_recall_pseudovalues_at(number)
-    return intervals.MetricResult(values, intervals.bootstrap_means_from_zero_to_one)
+    return intervals.MetricResult(values, intervals.bootstrap_means_limited_to_0_1)
 
 
 @register_link_metric(
@@ -465,14 +465,14 @@ def hubness_pseudovalues(context: EvalContext) -> ItemValues:
 def nmi_result(context: EvalContext) -> MetricResult:
     """Normalized mutual information between the classes and equally many k-means clusters."""
     values = clustering.nmi_pseudovalues(context.test_labels, context.test_clusters)
-    return intervals.MetricResult(values, intervals.bootstrap_means_from_zero_to_one)
+    return intervals.MetricResult(values, intervals.bootstrap_means_limited_to_0_1)
 
 
 @register_clustering_metric("ARI", unit="share of pairs above chance")
 def ari_result(context: EvalContext) -> MetricResult:
     """Adjusted Rand index between the classes and equally many k-means clusters."""
     values = clustering.ari_pseudovalues(context.test_labels, context.test_clusters)
-    return intervals.MetricResult(values, intervals.bootstrap_means_at_most_one)
+    return intervals.MetricResult(values, intervals.bootstrap_means_limited_to_1)
 
 
 def _register_corruption_metric(kind: str, title: str, images: str, *requirements: Requirement) -> None:

@@ -104,7 +104,7 @@ def build_byte_heatmap_trace(values_to_255: np.ndarray[Any, Any], **settings: An
     """Build a plotly heatmap trace of values from 0 to 255, as bytes."""
     return {
         "type": "heatmap",
-        "z": encode_byte_matrix_as_base64(values_to_255),
+        "z": encode_base64_with_column_count(values_to_255),
         "zmin": 0,
         "zmax": 255,
         "showscale": False,
@@ -114,12 +114,15 @@ def build_byte_heatmap_trace(values_to_255: np.ndarray[Any, Any], **settings: An
     }
 
 
-def encode_byte_matrix_as_base64(values: np.ndarray[Any, Any]) -> dict[str, str | int]:
+def encode_base64_with_column_count(values_to_255: np.ndarray[Any, Any]) -> dict[str, str | int]:
     """Encode a matrix of values from 0 to 255 with its column count.
 
     The script of the page decodes it. This takes a third of the size of JSON numbers.
     """
-    return {"bytes": base64.b64encode(values.astype(np.uint8).tobytes()).decode(), "columns": values.shape[1]}
+    return {
+        "bytes": base64.b64encode(values_to_255.astype(np.uint8).tobytes()).decode(),
+        "columns": values_to_255.shape[1],
+    }
 
 
 def to_script_json(value: Any) -> str:

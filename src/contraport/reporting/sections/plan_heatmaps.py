@@ -27,7 +27,7 @@ from contraport.reporting.plotly_figures import (
     build_figure,
     build_line_trace,
     build_titled_axis,
-    encode_byte_matrix_as_base64,
+    encode_base64_with_column_count,
     escape_tags,
     shorten_label,
 )
@@ -152,8 +152,8 @@ def _add_plans_to_page(
     with_targets = snapshots[:1] if has_one_target else snapshots
     assets.script_data.setdefault("plans", {})[key] = {
         "epochs": [one.epoch for one in snapshots],
-        "plans": [encode_byte_matrix_as_base64(quantize_masses(one.plan, scale)) for one in snapshots],
-        "targets": [encode_byte_matrix_as_base64(quantize_masses(one.target, scale)) for one in with_targets],
+        "plans": [encode_base64_with_column_count(quantize_masses(one.plan, scale)) for one in snapshots],
+        "targets": [encode_base64_with_column_count(quantize_masses(one.target, scale)) for one in with_targets],
         "onTarget": [round(one.share_on_target, 4) for one in snapshots],
         "mass": [round(one.total_mass, 4) for one in snapshots],
         "labels": labels_by_epoch,

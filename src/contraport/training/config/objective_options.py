@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from contraport._utils.formatting import format_options
-from contraport.catalog.data_option_parsers import MINED_NEGATIVES_NAME, MinedNegativesSpec, parse_mined_negatives
+from contraport.catalog.data_option_parsers import MINED_NEGATIVES_KEYWORD, MinedNegativesSpec, parse_mined_negatives
 from contraport.errors import UsageError, check, check_positive
 from contraport.options import BaseOptions, int_in_range, one_of, option
 from contraport.schedules import (
@@ -56,13 +56,13 @@ def parse_matryoshka_weights(value: Any) -> dict[int, float]:
 
 def _check_negatives(name: str, value: Any) -> None:
     """Raise `UsageError` unless a value is a valid option `negatives`."""
-    if str(value).partition(":")[0] == MINED_NEGATIVES_NAME:
+    if str(value).partition(":")[0] == MINED_NEGATIVES_KEYWORD:
         parse_mined_negatives(value)
     else:
-        one_of("in-batch", "queue", "bank", MINED_NEGATIVES_NAME)(name, value)
+        one_of("in-batch", "queue", "bank", MINED_NEGATIVES_KEYWORD)(name, value)
 
 
-def _check_prototypes(name: str, value: Any) -> None:
+def _check_at_least_2_or_teacher(name: str, value: Any) -> None:
     """Raise `UsageError` unless a value is an integer >= 2 or "teacher"."""
     if value != PROTOTYPES_FROM_TEACHER:
         message = f"{name}: must be an integer >= 2, or {PROTOTYPES_FROM_TEACHER!r}, got {value!r}."
@@ -185,7 +185,7 @@ class ObjectiveSettings(BaseOptions):
         "Number of learned prototypes (SwAV): each view predicts the prototype assignment of the other views. Or "
         "teacher: the prototypes are the teacher's features of the last queue_size items, and each view predicts the "
         "teacher's similarities of its item to them (distillation); default: no prototypes.",
-        check=_check_prototypes,
+        check=_check_at_least_2_or_teacher,
     )
     predict: str | None = option(
         None,
@@ -202,7 +202,7 @@ class ObjectiveSettings(BaseOptions):
     @property
     def mined_negatives_spec(self) -> MinedNegativesSpec | None:
         """Settings of mined negatives, or None if negatives are not mined."""
-        is_mined = self.negatives.partition(":")[0] == MINED_NEGATIVES_NAME
+        is_mined = self.negatives.partition(":")[0] == MINED_NEGATIVES_KEYWORD
         return parse_mined_negatives(self.negatives) if is_mined else None
 
     def __post_init__(self) -> None:
