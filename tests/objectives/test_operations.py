@@ -74,7 +74,7 @@ def test_results_cached_in_inference_mode_serve_gradients():
 
 
 def reachable_tensors(part, visited):
-    """Yield the tensors without a gradient that are reachable from a part of a block result."""
+    """Yield the tensors without a gradient that are reachable from a part of a plan with its target."""
     if id(part) in visited:
         return
     visited.add(id(part))

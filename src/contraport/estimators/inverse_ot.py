@@ -118,8 +118,8 @@ class InverseOT(BaseEstimator):
         scale = observed.sum(1).rsqrt()
         scaled_potential = torch.zeros_like(scale, requires_grad=True)
 
-        def compute_plan() -> PlanWithTarget:
-            """Compute the plan from cost and row potential; a column half-step makes the column masses exact."""
+        def compute_plan_with_target() -> PlanWithTarget:
+            """Compute the plan from cost and row potential, with exact column masses."""
             geometry, f = block.build_geometry(kernel), log_a + scale * scaled_potential
             (g,) = run_half_steps(geometry, [HalfStepSpec("columns", 0)], (log_a, log_b), initial=[f])
             return PlanWithTarget(block, target, Plan(geometry, f, g, cached_log_column_mass=log_b))
@@ -137,14 +137,14 @@ class InverseOT(BaseEstimator):
         def closure() -> Tensor:
             optimizer.zero_grad()
             squares = torch.stack([p.square().sum() for p in self.module_.parameters()]).sum()
-            loss = KL()(compute_plan()).sum() + self.ridge / 2 * squares
+            loss = KL()(compute_plan_with_target()).sum() + self.ridge / 2 * squares
             loss.backward()
             return loss
 
         optimizer.step(closure)
         self.n_iter_ = int(optimizer.state[scaled_potential]["n_iter"])
         with torch.no_grad():
-            result = compute_plan()
+            result = compute_plan_with_target()
             self.cost_ = double_center(self.module_(x, y).numpy())
             self.coupling_ = result.plan.dense().numpy()
             self.kl_divergence_ = KL()(result).sum().item()

@@ -50,7 +50,7 @@ class Plan:
         cached_log_column_mass: Log mass of each column, (M,), if the solver computed it; else None.
         exact_axis: Axis whose masses are its prescribed marginals by construction; None if there is none.
         has_unit_mass: Whether the total mass is 1 by construction.
-        log_marginals: Target marginals log a, (N,), and log b, (M,); None is uniform.
+        log_marginals: Prescribed marginals log a, (N,), and log b, (M,); None is uniform.
         iterations: Number of Sinkhorn iterations, each a half-step on rows and one on columns; None without any.
         cost_geometry: Compared pairs under the kernel, for a plan whose entries are not exponentials of the cost.
     """
@@ -431,7 +431,7 @@ class RoundedPlan:
 
 @dataclass(frozen=True, eq=False)
 class PlanWithTarget:
-    """Target plan and solved plan of a block, or of its transpose.
+    """Solved plan and target plan of a block, or of its transpose.
 
     It is the input of divergences.
 
