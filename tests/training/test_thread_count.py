@@ -37,7 +37,7 @@ def replace_timings(monkeypatch: pytest.MonkeyPatch, seconds: dict[int, float]) 
         tried.append(threads)
         return seconds[threads]
 
-    monkeypatch.setattr(thread_count, "measure_gradient_seconds", time_gradient)
+    monkeypatch.setattr(thread_count, "measure_forward_backward_seconds", time_gradient)
     return tried
 
 

@@ -193,7 +193,7 @@ def parse_row(value: str | OptionMap, suggested_names: Iterable[str]) -> Row:
     return Row(name, _nest_objective_settings(f"objectives: {name}", dict(options)))
 
 
-def _unpack_name_and_options(argument: str, entry: OptionMap) -> tuple[str, Any]:
+def _unpack_name_and_options(argument: str, entry: OptionMap) -> tuple[str, str | OptionMap]:
     """Return the name and the options of an entry ``{name: options}``."""
     is_single = isinstance(entry, Mapping) and len(entry) == 1
     check(is_single, f"{argument}: must be a name, or one name with its options, got {entry!r}.", "entry")

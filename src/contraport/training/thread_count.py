@@ -63,17 +63,19 @@ def choose_thread_count(settings: Settings, components: TrainingComponents) -> i
 @fork_rng_with_lock([])
 def measure_fastest_thread_count(module: TrainingModule, batch: Batch, settings: Settings, *, max_threads: int) -> int:
     """Return the thread count with the fastest steps, changing the module's state."""
-    best, seconds = 1, measure_gradient_seconds(module, batch, settings, threads=1)
+    best, seconds = 1, measure_forward_backward_seconds(module, batch, settings, threads=1)
     if seconds >= MIN_STEP_SECONDS_FOR_ALL_THREADS:
         return max_threads
     for number in [*(number for number in (2, 4) if number < max_threads), max_threads]:
-        measured = measure_gradient_seconds(module, batch, settings, threads=number)
+        measured = measure_forward_backward_seconds(module, batch, settings, threads=number)
         if measured < 0.9 * seconds:  # more threads must save a tenth
             best, seconds = number, measured
     return best
 
 
-def measure_gradient_seconds(module: TrainingModule, batch: Batch, settings: Settings, *, threads: int) -> float:
+def measure_forward_backward_seconds(
+    module: TrainingModule, batch: Batch, settings: Settings, *, threads: int
+) -> float:
     """Return the median seconds of a forward and backward pass."""
     seconds: list[float] = []
     with temporary_thread_count(threads):
