@@ -121,7 +121,7 @@ class DirectedTarget(Target):
     def __call__(self, block: Block, attributes: Attributes) -> TargetPlan:
         return self.rows(block, attributes)
 
-    def transpose(self) -> DirectedTarget:
+    def for_transposed_block(self) -> DirectedTarget:
         return DirectedTarget(self.columns, self.rows)
 
 

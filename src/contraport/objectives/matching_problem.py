@@ -175,7 +175,7 @@ class MatchingProblem:
             block = replace(block, pattern=block.pattern.mask_duplicates(ids))
         sides = [(block, target)]
         if block.pattern.bidirectional:
-            sides.append((block.T, target.transpose()))
+            sides.append((block.T, target.for_transposed_block()))
         unweighted = weights is None and target.fills_all_rows
         unweighted = unweighted and not (target.positives_from_views and block.pattern.selected_indices is not None)
         directions = []

@@ -41,10 +41,6 @@ class PlanRequest(NamedTuple):
     ids: Tensor | None = None
 
 
-DEFAULT_PLAN_REQUEST = PlanRequest()
-"""Request with uniform marginals and no column weights, from rows to columns only."""
-
-
 class Constraint(Component, ABC):
     """Base class of constraints, sets of allowed plans that usually have mass 1.
 
@@ -75,7 +71,7 @@ class Constraint(Component, ABC):
         return self.marginals == "weights"
 
     @abstractmethod
-    def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_PLAN_REQUEST) -> list[Plan]:
+    def __call__(self, geometry: Geometry, request: PlanRequest = PlanRequest()) -> list[Plan]:
         """Return the plan and, if requested, that of the transposed problem.
 
         Args:
@@ -114,7 +110,7 @@ class Free(Constraint):
             [0.1839, 0.5000]])
     """
 
-    def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_PLAN_REQUEST) -> list[Plan]:
+    def __call__(self, geometry: Geometry, request: PlanRequest = PlanRequest()) -> list[Plan]:
         log_a, log_b = requested_log_marginals(geometry, request)
         plans = [Plan(geometry, log_a, request.log_column_weights, log_marginals=(log_a, log_b))]
         if request.bidirectional:
@@ -135,7 +131,7 @@ class Simplex(Constraint):
             [0.1345, 0.3655]])
     """
 
-    def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_PLAN_REQUEST) -> list[Plan]:
+    def __call__(self, geometry: Geometry, request: PlanRequest = PlanRequest()) -> list[Plan]:
         log_row_sums = row_log_sums(geometry, request.log_column_weights)
         # From row sums: one pass over the pairs gives the total and, divided by it, the row masses.
         log_mass = log_row_sums.logsumexp(0)
@@ -173,7 +169,7 @@ class Exact(Constraint):
     fixes_both_marginals: ClassVar[bool] = True
 
     @torch.no_grad()
-    def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_PLAN_REQUEST) -> list[Plan]:
+    def __call__(self, geometry: Geometry, request: PlanRequest = PlanRequest()) -> list[Plan]:
         check(request.log_column_weights is None, f"column_weights: not supported by {self!r}.", "conflict")
         optimize = import_optional("scipy.optimize", "train", "The constraint Exact")
         # Double precision, in which the solvers of SciPy work.

@@ -24,7 +24,6 @@ from contraport.engine import (
 )
 from contraport.errors import check, check_integer, check_name, check_positive
 from contraport.objectives.constraints.constraint import (
-    DEFAULT_PLAN_REQUEST,
     Constraint,
     LogMarginals,
     PlanRequest,
@@ -119,7 +118,7 @@ class SinkhornConstraint(Constraint, ABC):
         """Return the penalty on deviations from the prescribed marginals, a scalar tensor."""
         return torch.zeros((), dtype=plan.f.dtype, device=plan.f.device)
 
-    def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_PLAN_REQUEST) -> list[Plan]:
+    def __call__(self, geometry: Geometry, request: PlanRequest = PlanRequest()) -> list[Plan]:
         """Return the plan and, if requested, that of the transposed problem.
 
         Both directions run together, so that one pass over the pairs serves a half-step of each.

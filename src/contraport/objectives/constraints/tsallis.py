@@ -20,7 +20,6 @@ from contraport.engine import (
 )
 from contraport.errors import check, check_name, fits_float32_or_int64, format_value
 from contraport.objectives.constraints.constraint import (
-    DEFAULT_PLAN_REQUEST,
     Constraint,
     PlanRequest,
     Simplex,
@@ -246,7 +245,7 @@ class Tsallis(Constraint):
     def fixes_both_marginals(self) -> bool:
         return self.mass_constraint == "balanced"
 
-    def __call__(self, geometry: Geometry, request: PlanRequest = DEFAULT_PLAN_REQUEST) -> list[Plan]:
+    def __call__(self, geometry: Geometry, request: PlanRequest = PlanRequest()) -> list[Plan]:
         if self.order == 1:
             return self.build_entropic_limit()(geometry, request)
         check(request.log_column_weights is None, f"column_weights: not supported by {self!r}.", "conflict")

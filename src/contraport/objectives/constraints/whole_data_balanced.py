@@ -9,7 +9,7 @@ from torch import Tensor
 
 from contraport.engine import Geometry, LabelExclusion, row_log_sums, traceable_log
 from contraport.errors import check
-from contraport.objectives.constraints.constraint import DEFAULT_PLAN_REQUEST, Constraint, PlanRequest
+from contraport.objectives.constraints.constraint import Constraint, PlanRequest
 from contraport.objectives.equal_label_pairs import PairSet, log_sum_exp_by_group
 from contraport.objectives.layouts import PairPattern
 from contraport.objectives.log_moving_averages import ItemLogAverages
@@ -59,7 +59,7 @@ class DataBalanced(ItemLogAverages, Constraint):
         # Two potentials, of an item as a row and as a column, for each of two views.
         super().__init__(items, momentum, averages_per_item=2 * MAX_VIEWS_PER_BLOCK)
 
-    def forward(self, geometry: Geometry, request: PlanRequest = DEFAULT_PLAN_REQUEST) -> list[Plan]:
+    def forward(self, geometry: Geometry, request: PlanRequest = PlanRequest()) -> list[Plan]:
         """Return the batch's part of the balanced plan of all data."""
         pattern = request.pattern
         message = f"constraint: {self!r} supports no negatives, column weights or pairs that depend on features."

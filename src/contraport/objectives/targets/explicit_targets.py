@@ -113,7 +113,7 @@ class PairList(Target):
         normalized = values / (block.shape[0] * totals.masked_fill(totals == 0, 1))
         return SparseTargetPlan(rows, columns, normalized, block.shape)
 
-    def transpose(self) -> PairList:
+    def for_transposed_block(self) -> PairList:
         return PairList(self.pairs, self.shares, not self._transposed)
 
 
@@ -167,7 +167,7 @@ class Matrix(Target):
         _check_no_excluded_mass([mask.dense() & (matrix > 0) for mask in block.pattern.masks])
         return DenseTargetPlan(_normalize_total_mass(matrix))
 
-    def transpose(self) -> Matrix:
+    def for_transposed_block(self) -> Matrix:
         return Matrix(self.matrix.T)
 
     def with_gathered_rows(self) -> Matrix:
@@ -228,7 +228,7 @@ class SimilarityMatrix(Target):
         """True if the matrix couples two sets, not one with itself."""
         return self.items.ndim == 2
 
-    def transpose(self) -> SimilarityMatrix:
+    def for_transposed_block(self) -> SimilarityMatrix:
         return replace(self, _transposed=not self._transposed) if self.couples_two_sets else self
 
     def gather_across_processes(self, processes: Processes, inputs: CallInputs) -> SimilarityMatrix:

@@ -78,7 +78,7 @@ class SoftNeighbors(Target):
             geometry = Geometry(self.kernel(x, x if same else y.to(x)), block.pattern.masks)
             return KernelTargetPlan.with_normalized_rows(geometry)
 
-    def transpose(self) -> SoftNeighbors:
+    def for_transposed_block(self) -> SoftNeighbors:
         if self.features is None:
             return replace(self, _transposed=not self._transposed)
         return replace(self, features=_swap_views(self.features))
@@ -124,7 +124,7 @@ class Neighbors(Target):
         share = 1 / (n * compared.sum(1).clamp_min(1)).to(block.compute_dtype)
         return SparseTargetPlan(rows, nearest.indices[compared], share[rows], block.shape)
 
-    def transpose(self) -> Neighbors:
+    def for_transposed_block(self) -> Neighbors:
         return Neighbors(_swap_views(self.features), self.neighbors)
 
 

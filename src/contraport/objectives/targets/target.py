@@ -29,6 +29,7 @@ from contraport.errors import UsageError
 from contraport.objectives.equal_label_pairs import PairSet
 from contraport.objectives.inputs import Attributes, CallInputs
 from contraport.objectives.layouts import Block, Component, PairPattern
+from contraport.options import keep_deprecated_attributes
 
 if TYPE_CHECKING:
     from contraport.objectives.plan import Plan
@@ -106,6 +107,7 @@ class TargetPlan(ABC):
         return self.row_sums_over_support(plan, lambda mass, log_plan: mass * function_of_log_plan(log_plan))
 
 
+@keep_deprecated_attributes(transpose="for_transposed_block")
 class Target(Component, ABC):
     """Base class of targets, which define the desired plan between a block's embeddings.
 
@@ -126,8 +128,8 @@ class Target(Component, ABC):
     def __call__(self, block: Block, attributes: Attributes) -> TargetPlan:
         """Return the target plan of a block; its mass is 1, less the share of rows without a positive."""
 
-    def transpose(self) -> Target:
-        """Return the target with rows and columns exchanged."""
+    def for_transposed_block(self) -> Target:
+        """Return the target of a block with its rows and columns exchanged."""
         return self
 
     @property
