@@ -395,7 +395,7 @@ def one_of(*names: str) -> OptionCheck:
 
 
 def subset_of(*names: str) -> OptionCheck:
-    """Return a check that a value is a list of some `names`."""
+    """Return a check that every entry of a list is one of `names`."""
     check_one = one_of(*names)
 
     def validate(name: str, value: Any) -> None:

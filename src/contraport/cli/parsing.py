@@ -67,7 +67,7 @@ def parse_command_line(command: Command[...], argv: Sequence[str], *, prog: str)
 
 
 def _parse_options(parser: _Parser, argv: Sequence[str], *, with_defaults: bool = False) -> dict[str, Any]:
-    """Parse words into options by name, optionally with defaults of the others."""
+    """Parse command-line words into a dict of options, optionally including defaults."""
     parser.command_line_words = [*argv]
     options: dict[str, Any] = parser.parse_args(parser.merge_nested_flags(argv), defaults=with_defaults).as_dict()
     options.pop("config", None)

@@ -178,7 +178,7 @@ def _no_computable_metric_error(reasons: Iterable[str], remark: str = "") -> Usa
 
 
 def _choose_default_metric_keys(grid: Grid) -> tuple[str, ...]:
-    """Return keys of the headline metrics that the first valid training run allows.
+    """Return keys of the headline metrics computable for the first valid training run.
 
     Raises:
         UsageError: no cell can be trained, or the first trainable one allows no headline metric.

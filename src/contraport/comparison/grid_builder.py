@@ -153,7 +153,7 @@ def suite_entries_by_name(option: Literal["objectives", "settings"], *suites: Op
 def split_or_look_up_entries(
     values: Iterable[str | OptionMap], suite_entries: Mapping[str, OptionMap]
 ) -> list[str | OptionMap]:
-    """Look up values that name an entry of the suite, and split others at commas.
+    """Replace names that the suite file defines, and split other values at commas.
 
     The values are those of `--objectives` or `--settings`. A part without a colon before its ``=`` continues the
     settings before it. Quoted values keep their commas.

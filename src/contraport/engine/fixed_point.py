@@ -157,7 +157,7 @@ class FixedPointOperation(Operation):
         return differentiable_gradients(equations, tensors, [u, v], args.needs_grad)
 
     def _read_fixed_point(self, args: BackwardArgs) -> _FixedPoint:
-        """Return the fixed point that the forward pass found, with its gradients."""
+        """Return the converged potentials, with the gradients of the loss."""
         f, g, row_sums, column_sums, *_ = args.outputs
         pairs = zip(args.grad_outputs, self.log_marginals, strict=True)
         f_bar, g_bar = (torch.zeros_like(like) if gradient is None else gradient for gradient, like in pairs)
@@ -165,7 +165,7 @@ class FixedPointOperation(Operation):
 
 
 class _FixedPoint(NamedTuple):
-    """Potentials at convergence, with the gradients of the loss there."""
+    """Converged potentials, with the gradients of the loss with respect to them."""
 
     potentials: tuple[Tensor, Tensor]
     log_sums: tuple[Tensor, Tensor]

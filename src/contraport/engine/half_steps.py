@@ -63,7 +63,7 @@ class Relaxation(NamedTuple):
     reference_potentials: tuple[Tensor, Tensor] | None = None
 
     def damped_clamped_potential(self, step_index: int, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
-        """Return the potential of a half-step after damping and clamping."""
+        """Return the damped and clamped potential of a half-step."""
         shift = self._undamped_shift(axis, log_marginal, log_sum)
         if self.damping_by_step is not None:
             shift = self.damping_by_step[step_index] * shift

@@ -335,13 +335,13 @@ class _PaddedSetBlock(NamedTuple):
     sizes: Tensor
 
     def write_gradient(self, gradient: Tensor, out: Tensor) -> None:
-        """Write the gradient of the original vectors to `out`, (n, t, d)."""
+        """Write the gradient of the block's unnormalized vectors into `out`, (n, t, d)."""
         gradient = _backward_normalization_(gradient, self.units, self.divisors)
         out[self.set_indices[:, None], self.vector_positions] = gradient
 
 
 def _backward_normalization_(gradient: Tensor, units: Tensor, divisors: Sequence[Tensor]) -> Tensor:
-    """Backpropagate a gradient from normalized vectors to the original ones, in place."""
+    """Backpropagate a gradient through the normalization of vectors, in place."""
     gradient.addcmul_(units, (units * gradient).sum(-1, keepdim=True), value=-1)
     return gradient.div_(divisors[1]).div_(divisors[0])
 

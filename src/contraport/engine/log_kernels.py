@@ -178,7 +178,7 @@ class LogKernel(ABC):
         return False
 
     def to_flattenable(self) -> LogKernel:
-        """Return the same kernel in a form that `flatten` can split.
+        """Return the same kernel in a form accepted by `flatten`.
 
         Tensors that no pass uses are left out. The scaled embeddings contain the temperature, so no pass reads it.
         """

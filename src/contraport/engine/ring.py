@@ -414,7 +414,7 @@ class RingPairPasses(PairPasses):
 
 
 def _add_log_sums_in_place(total: Tensor | None, part: slice, values: Tensor | None) -> None:
-    """Combine log-sum-exps with a range of `total` in place, by logaddexp."""
+    """Add log-sum-exps to a slice of `total` in place, by logaddexp."""
     if total is not None and values is not None:
         total[part] = torch.logaddexp(total[part], values)
 

@@ -215,7 +215,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return (float(self.learning_rate),) * 2
 
     def _build_optimizer(self, embedding: Tensor, plan: Tensor) -> _MomentumWithGains:
-        """Build the optimizer of an embedding, whose learning rates may depend on `plan`."""
+        """Build the optimizer that fits an embedding to `plan`."""
         return _MomentumWithGains([embedding], *self._resolve_early_and_late_learning_rates(len(plan)))
 
     def _build_initial_embedding(self, data: Tensor) -> Tensor:

@@ -66,7 +66,7 @@ class SignedLabelEquality:
 
     @property
     def group_indices_and_bound(self) -> tuple[Tensor, Tensor, int]:
-        """Group indices of rows, (N,), and columns, (M,), and an upper bound.
+        """Group indices, (N,) and (M,), and an upper bound on the number of groups.
 
         A row and a column have one index if all of their labels are equal.
         """
@@ -157,7 +157,7 @@ class PairSet:
         return PairSet(tuple(SignedLabelEquality(e.sign, e.rows[rows], e.columns[columns]) for e in self.equalities))
 
     def apply(self, y: Tensor) -> Tensor:
-        """Multiply y, (M, ...), by the set's 0/1 matrix, giving row sums."""
+        """Multiply the set's 0/1 matrix by y, (M, ...), giving (N, ...)."""
         total: Tensor | None = None
         for equality in self.equalities:
             # Sums by group, then one look-up per row: O((N + M) d) in place of a product with an (N, M) matrix.

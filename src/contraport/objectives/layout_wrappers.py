@@ -89,7 +89,7 @@ class LeadingCoordinates(LayoutWrapper):
 
 @dataclass(frozen=True, repr=False)
 class NestedCoordinates(LayoutWrapper):
-    """Layout wrapper that compares nested prefixes of the embeddings, of several sizes (Matryoshka).
+    """Layout wrapper that compares embedding prefixes of several sizes (Matryoshka).
 
     The blocks of the other layout are built for each number of coordinates; the objective is their weighted sum. See
     `matryoshka`.
@@ -138,7 +138,7 @@ class NestedCoordinates(LayoutWrapper):
         return self._flatten_weighted_blocks([self.layout.arrange_item_values(*values)] * len(self.dims))
 
     def _flatten_weighted_blocks(self, blocks_by_size: list[list[Block]]) -> list[Block]:
-        """Return all blocks in one list, with the weights of their embedding sizes."""
+        """Return all blocks in one list, with the weights of their prefix sizes."""
         weights = self.weights or (1.0,) * len(self.dims)
         return [
             replace(block, pattern=block.pattern.with_scaled_weight(weight))

@@ -129,7 +129,7 @@ class MatchingProblem:
         return max(int(z.shape[-2]) for z in (*self.inputs.views, *negatives))
 
     def list_blocks_of_present_views(self) -> list[Block]:
-        """Return the blocks of compared pairs, leaving out the views that items lack."""
+        """Return the blocks of compared pairs, without rows and columns of missing views."""
         inputs = self.inputs
         blocks = self.layout(*inputs.views, *self.non_item_columns)
         own_present = inputs.present
@@ -168,7 +168,7 @@ class MatchingProblem:
         return remaining
 
     def list_directions(self, block: Block) -> list[BlockDirection]:
-        """Return the block and, if it is compared both ways, its transpose."""
+        """Build the target plans of a block and, if bidirectional, its transpose."""
         attributes, target, negatives = self.inputs.attributes, self.target, self.negatives
         weights, ids = attributes.get("weights"), attributes.get("ids")
         if ids is not None:

@@ -169,7 +169,7 @@ class Plan:
 
     @property
     def cached_log_row_or_column_mass(self) -> Tensor | None:
-        """Cached log masses of the rows, or else of the columns, or None."""
+        """Cached log row masses, else cached log column masses, else None."""
         return self.cached_log_row_mass if self.cached_log_row_mass is not None else self.cached_log_column_mass
 
     def row_squared_norm(self) -> Tensor:

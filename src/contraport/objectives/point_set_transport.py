@@ -1,4 +1,4 @@
-"""Optimal transport between sets of points, soft assignments and item weights."""
+"""Optimal transport of point sets, with soft assignments and item weights from plans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversion of the arrays and runs that the figures draw.
+"""Conversion of arrays and run folders to the inputs of figures.
 
 Arrays of any kind become NumPy arrays; runs are opened, and named by their folders.
 """

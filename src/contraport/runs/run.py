@@ -259,7 +259,7 @@ class Run:
     def _read_file(
         self, path: Path, reader: Callable[[Path], FileContentT], corruption_remedy: str = "."
     ) -> FileContentT:
-        """Read a file of the run after a check of the folder."""
+        """Check the run folder, and read one of its files."""
         check_run_folder(self.path)
         return read_run_file(path, reader, corruption_remedy)
 

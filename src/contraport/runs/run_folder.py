@@ -371,7 +371,7 @@ def as_run_folder(folder: str | Path | Run) -> RunFolder:
 
 
 def as_different_run_folders(argument: str, folders: Sequence[str | Path | Run]) -> list[RunFolder]:
-    """Return the `RunFolder` of each path, after a check that none repeats."""
+    """Return the `RunFolder` of each path, checking that none repeats."""
     check(len(folders) > 0, f"{argument}: must name at least one run folder, got none.", "missing")
     runs = [as_run_folder(folder) for folder in folders]
     counts = Counter(run.path.resolve() for run in runs)

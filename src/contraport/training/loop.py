@@ -223,7 +223,7 @@ class Callback:
         """Called after each epoch, which `loop.completed_epochs` already counts."""
 
     def before_save(self, loop: Loop) -> None:
-        """Called before a checkpoint is written, and may prevent it by an error."""
+        """Called before a checkpoint is written. An error here prevents the writing."""
 
     def on_end(self, loop: Loop) -> None:
         """Called at the end of the training, after its last epoch."""

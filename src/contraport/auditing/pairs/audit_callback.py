@@ -304,7 +304,7 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
     def _select_training_positions(
         self, scores: Tensor, decoy_scores: Tensor, drop_share: float, *, includes_decoys: bool
     ) -> Tensor:
-        """Return sorted positions to train on, without the `drop_share` of lowest scores.
+        """Return sorted training positions, without the share `drop_share` that scores lowest.
 
         Decoys stay if they score like pairs that stay.
         """

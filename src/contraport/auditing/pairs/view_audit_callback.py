@@ -62,7 +62,7 @@ class ViewAuditState(NamedTuple):
 
 
 class ViewPairScores(NamedTuple):
-    """Scores of each pair of views, for `n` items and `d` decoys.
+    """Scores of each pair of views, for `n` items and `d` deliberate mismatches.
 
     Attributes:
         items_then_decoys: scores of the items, then of the decoys, ``(n + d, pairs)``.

@@ -118,7 +118,7 @@ def wrap_transform_if_callable(augment: Any) -> CustomTransform | None:
 
 
 class TransformedDataset(Dataset):
-    """Dataset of several random views per item, made anew at each fetch.
+    """Dataset that draws several random views of an item whenever it is loaded.
 
     A batch has one tensor ``(b, num_views, *shape)`` per stored view.
 

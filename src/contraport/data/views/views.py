@@ -179,7 +179,7 @@ class Views(nn.Module):
         return _views_to_floats(tuple(one for view in views for one in view.unbind(1)))
 
     def compute_means_and_stds(self) -> list[tuple[list[float], list[float]]]:
-        """Return channel means and standard deviations, one pair per unaugmented view."""
+        """Return channel means and standard deviations of each view without augmentation."""
         return [self._unaugmented.mean_and_std(view) for view in range(len(self.unaugmented_shapes))]
 
     def release_data(self) -> None:

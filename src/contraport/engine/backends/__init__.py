@@ -50,13 +50,13 @@ EXCHANGES: tuple[EmbeddingExchange, ...] = ("gather", "ring")
 
 
 class StreamedRingPasses(RingPairPasses):
-    """Backend on any device for the ring exchange, in tiles."""
+    """Tiled backend for the ring exchange, on any device."""
 
     visit_passes_class = StreamedPairPasses
 
 
 class CudaRingPasses(RingPairPasses):
-    """Backend on CUDA devices for the ring exchange, by Triton kernels."""
+    """Triton backend for the ring exchange, on CUDA devices."""
 
     visit_passes_class = CudaPairPasses
 

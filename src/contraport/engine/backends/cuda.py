@@ -519,7 +519,7 @@ def _empty_gradient_and_sums(z: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _stack_labels_and_exceptions(masks: Sequence[LabelExclusion], side: int, z: Tensor) -> Tensor:
-    """Stack the row or column labels that define all masks, as int64.
+    """Stack the row or column labels of all masks, as int64.
 
     `side` is 0 for rows and 1 for columns, with vectors `z`. Each mask has a row of labels, then one of exceptions.
     """

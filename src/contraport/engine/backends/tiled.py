@@ -341,7 +341,7 @@ class StoredPairPasses(StreamedPairPasses):
         return [like.new_empty(_stored_entries_bound(geometry, processes)), torch.empty((), dtype=torch.bool)]
 
     def _kernel_tile_buffer(self, rows: slice, columns: slice) -> Tensor:
-        """Return the buffer in which a tile is computed and stays stored."""
+        """Return the storage of a tile, in which it is computed."""
         # The tile of T where the kernel has a link, else that of the kernel.
         return self._stored_tile_view(rows, columns, link_input=self._has_link)
 
@@ -381,7 +381,7 @@ def has_fast_cpu_bfloat16(device: torch.device) -> bool:
 
 
 def _stored_entries_bound(geometry: Geometry, processes: Processes) -> int:
-    """Return an upper bound on the entries that one process stores."""
+    """Return an upper bound on the number of matrix entries a process stores."""
     (n, m), (height, width) = geometry.shape, TILE_SHAPE
     strips = -(-n // height)
     tiles = strips * -(-m // width)

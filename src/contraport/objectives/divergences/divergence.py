@@ -49,7 +49,7 @@ class Divergence(Component):
 
     @abstractmethod
     def __call__(self, result: PlanWithTarget) -> Tensor:
-        """Return `ValuesPerRow` that sum to the divergence, or else a scalar."""
+        """Return the divergence as `ValuesPerRow` that sum to it, or as a scalar."""
 
 
 class KernelDivergence(Divergence):

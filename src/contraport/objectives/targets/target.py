@@ -141,7 +141,7 @@ class Target(Component, ABC):
         """Raise `UsageError` if the target does not fit this process's items."""
 
     def gather_across_processes(self, processes: Processes, inputs: CallInputs) -> Target:
-        """Return the target for all processes' items, by default itself."""
+        """Return the target for the items of all processes, unchanged by default."""
         return self
 
     def with_gathered_rows(self) -> Target:
