@@ -23,7 +23,7 @@ from contraport.auditing.pairs.paired_features import (
     PairedFeatures,
     PairIndices,
     encode_pairs,
-    has_vector_views,
+    has_only_vector_views,
     load_vector_pairs,
 )
 from contraport.auditing.pairs.synthetic_mismatches import assign_wrong_partners, draw_groups_of_exchanging_sets
@@ -70,7 +70,7 @@ def score_frozen_rounds(dataset: Dataset, *, statistic: str, rounds: int, seed: 
     Only pairs that the round before did not suspect count as neighbors.
     """
     shapes = f"the views of {dataset.name!r} have shapes {dataset.shapes}"
-    check(has_vector_views(dataset), f"method: frozen needs views that are vectors, and {shapes}.", "not_vectors")
+    check(has_only_vector_views(dataset), f"method: frozen needs views that are vectors, and {shapes}.", "not_vectors")
     items = torch.arange(len(dataset))
     partners = assign_wrong_partners(draw_groups_of_exchanging_sets(dataset, seed=seed))
     everything = PairIndices(items.repeat(2), torch.cat([items, partners]))
@@ -160,19 +160,19 @@ def train_crossfit_rounds(
         yield result
 
 
-def _train_and_encode_all_pairs(dataset: Dataset, settings: Settings, trained_on: Tensor) -> PairedFeatures:
-    """Return features of all pairs from an encoder trained on `trained_on` only."""
+def _train_and_encode_all_pairs(dataset: Dataset, settings: Settings, training_indices: Tensor) -> PairedFeatures:
+    """Return features of all pairs from an encoder trained on some pairs only."""
     fewest = max(settings.batch_size, NUM_NEIGHBORS + 2)
     check(
-        len(trained_on) >= fewest,
+        len(training_indices) >= fewest,
         f"folds: must leave at least {fewest} pairs to train on with batches of {settings.batch_size}, got "
-        f"{len(trained_on)}. Use more folds or a smaller batch_size.",
+        f"{len(training_indices)}. Use more folds or a smaller batch_size.",
         "too_few_pairs",
     )
     batches = build_loader(
         dataset, settings.batch_size, shuffle=True, seed=settings.seed, num_workers=settings.num_workers, drop_last=True
     )
-    cast(BatchOrder, batches.batch_sampler).fill_epochs_from(trained_on.numpy())
+    cast(BatchOrder, batches.batch_sampler).fill_epochs_from(training_indices.numpy())
     pipeline = build_training_module(settings, dataset, build_objective(settings), steps_per_epoch=len(batches))
     device = torch.device(settings.device)
     pipeline.to(device)
@@ -180,4 +180,4 @@ def _train_and_encode_all_pairs(dataset: Dataset, settings: Settings, trained_on
     with fork_rng_locked_at_ends(range(torch.cuda.device_count())):
         loop.run()
     loader_config = LoaderConfig(num_workers=settings.num_workers)
-    return encode_pairs(pipeline.model, dataset, pipeline.views, loader_config, neighbor_pool=trained_on)
+    return encode_pairs(pipeline.model, dataset, pipeline.views, loader_config, neighbor_pool=training_indices)

@@ -74,7 +74,7 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
         log=log,
     )
     decoded = {id(store): ArrayStore((torch.from_numpy(array),)) for store, array in zip(encoded, pixels, strict=True)}
-    return dataset.with_store(_replace_stores(dataset.store, decoded))
+    return dataset.with_store(_replace_innermost_stores(dataset.store, decoded))
 
 
 def _list_cacheable_image_stores(store: Store) -> list[DecodingStore]:
@@ -86,13 +86,13 @@ def _list_cacheable_image_stores(store: Store) -> list[DecodingStore]:
     return [store] if isinstance(store, DecodingStore) and store.decode is decode_images else []
 
 
-def _replace_stores(store: Store, replacements: dict[int, ArrayStore]) -> Store:
-    """Return a nested store with some innermost stores replaced, by their ``id``."""
+def _replace_innermost_stores(store: Store, replacement_by_id: dict[int, ArrayStore]) -> Store:
+    """Return a nested store, with some innermost ones replaced by their ``id``."""
     if isinstance(store, CombinedViewsStore):
-        return combine_views([_replace_stores(part, replacements) for part in store.stores])
+        return combine_views([_replace_innermost_stores(part, replacement_by_id) for part in store.stores])
     if isinstance(store, StoreWrapper):
-        return replace(store, store=_replace_stores(store.store, replacements))
-    return replacements.get(id(store), store)
+        return replace(store, store=_replace_innermost_stores(store.store, replacement_by_id))
+    return replacement_by_id.get(id(store), store)
 
 
 def _decode_into_cache(

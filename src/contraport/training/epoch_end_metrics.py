@@ -91,4 +91,4 @@ class EpochEndMetrics(Callback):
                 context = self.build_eval_context(loop.device)
                 results = {metric.key: metric(context) for metric in due}
                 values = {key: result if isinstance(result, float) else result.value for key, result in results.items()}
-                self.metrics_writer.add_online_values(values, seconds=time.perf_counter() - start)
+                self.metrics_writer.add_online_values(values, excluded_seconds=time.perf_counter() - start)

@@ -39,7 +39,7 @@ from contraport.auditing.pairs.paired_features import (
     PairedFeatures,
     PairIndices,
     encode_pairs,
-    has_vector_views,
+    has_only_vector_views,
     load_vector_pairs,
 )
 from contraport.auditing.pairs.partner_proposals import (
@@ -295,7 +295,7 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
         fresh = PairIndices(decoys.first[differ], partners[differ])
         pairs = PairIndices(*map(torch.cat, zip(paired.observed_pair_indices, decoys, fresh, strict=True)))
         sources = [paired]
-        if has_vector_views(self._dataset, max_width=MAX_VECTOR_WIDTH_FOR_RAW_SCORES):
+        if has_only_vector_views(self._dataset, max_width=MAX_VECTOR_WIDTH_FOR_RAW_SCORES):
             sources.append(self._raw_vector_features.with_neighbor_pool(paired.neighbor_pool_items))
         total = torch.stack([score_pairs(source, pairs, "combined") for source in sources]).sum(dim=0)
         scores, decoy_scores, fresh_scores = total.tensor_split([len(paired), len(paired) + len(decoys.first)])

@@ -348,12 +348,12 @@ MAX_VECTOR_WIDTH_FOR_RAW_SCORES = 1_024
 """Maximum width of raw vectors that are scored beside an encoder's features: the time grows with its cube."""
 
 
-def has_vector_views(dataset: Dataset, *, max_width: int | None = None) -> bool:
+def has_only_vector_views(dataset: Dataset, *, max_width: int | None = None) -> bool:
     """Return whether all views are vectors of at most `max_width` entries.
 
     >>> from contraport.data import from_arrays
     >>> pairs = from_arrays((torch.zeros(60, 3), torch.zeros(60, 8)))
-    >>> has_vector_views(pairs), has_vector_views(pairs, max_width=5)
+    >>> has_only_vector_views(pairs), has_only_vector_views(pairs, max_width=5)
     (True, False)
     """
     return all(len(shape) == 1 and (max_width is None or shape[0] <= max_width) for shape in dataset.shapes)

@@ -26,7 +26,7 @@ from contraport.auditing.pairs.paired_features import (
     PairedFeatures,
     PairIndices,
     encode_and_project_views,
-    has_vector_views,
+    has_only_vector_views,
 )
 from contraport.auditing.pairs.view_log_odds import (
     estimate_view_noise_rates,
@@ -167,7 +167,7 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
         dataset, decoys, items = self._dataset, self._dataset.decoy_pairs, len(self._dataset)
         features, _ = encode_and_project_views(self._pipeline.model, dataset, self._pipeline.views, self._loader_config)
         sources = [features]
-        if has_vector_views(dataset, max_width=MAX_VECTOR_WIDTH_FOR_RAW_SCORES):
+        if has_only_vector_views(dataset, max_width=MAX_VECTOR_WIDTH_FOR_RAW_SCORES):
             sources.append(dataset.store.fetch_views(torch.arange(items)))
         partners = self._draw_fresh_decoy_partners("audit.fresh_view_mismatches")
         is_replaced = torch.arange(len(dataset.shapes)) == dataset.replaced_view_indices[:, None]

@@ -46,31 +46,32 @@ def looks_like_coupling_folder(folder: str) -> bool:
 def get_table_files(folder: str) -> dict[str, Path]:
     """Return the file of each table in a coupling folder, by table name."""
     files = {}
-    for part in TABLE_NAMES:
-        tables = _list_files_of_table(folder, part)
-        message = f"data: {folder} is a coupling without a table {part!r} ({', '.join(TABLE_SUFFIXES)})."
+    for table_name in TABLE_NAMES:
+        tables = _list_files_of_table(folder, table_name)
+        message = f"data: {folder} is a coupling without a table {table_name!r} ({', '.join(TABLE_SUFFIXES)})."
         if not tables and list_relative_paths(Path(folder), IMAGE_SUFFIXES):
             message += " If its images are the data, move its tables to another folder."
         check(len(tables) > 0, message, "no_table")
         names = ", ".join(file.name for file in tables)
-        check(len(tables) == 1, f"data: {folder} must have one table {part!r}, got {names}.", "tables")
-        files[part] = tables[0]
+        check(len(tables) == 1, f"data: {folder} must have one table {table_name!r}, got {names}.", "tables")
+        files[table_name] = tables[0]
     return files
 
 
-def _get_key_positions(part: str, side: Dataset, pair_keys: list[Any], files: dict[str, Path]) -> np.ndarray:
+def _get_key_positions(table_name: str, side: Dataset, pair_keys: list[Any], files: dict[str, Path]) -> np.ndarray:
     """Return the row number of each pair's key in one table, int64 ``(pairs,)``."""
-    check(side.keys is not None, f"data: {files[part]} must have a column id, or another role of keys.", "no_keys")
+    file = files[table_name]
+    check(side.keys is not None, f"data: {file} must have a column id, or another role of keys.", "no_keys")
     places: dict[str, int] = {}
     for position, key in enumerate(side.keys or ()):
         first = places.setdefault(key, position)
-        message = f"data: {files[part]}: keys must be distinct, got {key!r} in rows {first} and {position}."
+        message = f"data: {file}: keys must be distinct, got {key!r} in rows {first} and {position}."
         check(first == position, message, "repeats")
     keys = list(map(str, pair_keys))
     missing = [position for position, key in enumerate(keys) if key not in places]
     if missing:
-        message = f"data: {files['pairs']}: {len(missing):,} of {len(keys):,} pairs name {part} that do not exist in "
-        message += f"{files[part]}, the first {keys[missing[0]]!r} in row {missing[0]}."
+        message = f"data: {files['pairs']}: {len(missing):,} of {len(keys):,} pairs name {table_name} that do not "
+        message += f"exist in {file}, the first {keys[missing[0]]!r} in row {missing[0]}."
         raise UsageError(message, kind="unknown_key")
     return np.array([places[key] for key in keys], dtype=np.int64)
 
@@ -85,23 +86,23 @@ def load_coupling(path: str, split: str, image_size: int | None = None, test_fra
     """
     files = get_table_files(path)
     sides = {}
-    for part in TABLE_NAMES[:2]:
-        side = load_table(str(files[part]), "train", image_size=image_size, test_fraction=0)
+    for table_name in TABLE_NAMES[:2]:
+        side = load_table(str(files[table_name]), "train", image_size=image_size, test_fraction=0)
         if side.is_first_view_image:  # named by the column of keys, instead of by their paths
-            keyed = read_table(files[part])
-            name = infer_roles_from_values(TableRows(keyed), None, str(files[part])).column_by_role["keys"]
+            keyed = read_table(files[table_name])
+            name = infer_roles_from_values(TableRows(keyed), None, str(files[table_name])).column_by_role["keys"]
             if name is not None:
-                keys = read_category_values(keyed, name, str(files[part])).astype(np.str_)
+                keys = read_category_values(keyed, name, str(files[table_name])).astype(np.str_)
                 side.keys = keys[side.source_rows].tolist()
-        sides[part] = side
+        sides[table_name] = side
     table = read_table(str(files["pairs"]))
     check(table.num_rows > 0, f"data: {files['pairs']} has no pairs.", "empty")
     for column in ("row", "column"):
         message = f"data: {files['pairs']} must have a column {column!r}, got {table.column_names}."
         check(column in table.column_names, message, "missing_column")
     places = [
-        _get_key_positions(part, sides[part], table.column(column).to_pylist(), files)
-        for part, column in (("rows", "row"), ("columns", "column"))
+        _get_key_positions(table_name, sides[table_name], table.column(column).to_pylist(), files)
+        for table_name, column in (("rows", "row"), ("columns", "column"))
     ]
     pairs = np.stack(places, axis=1)
     weights = table.column("weight").to_numpy() if "weight" in table.column_names else None

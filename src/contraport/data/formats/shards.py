@@ -37,7 +37,7 @@ _IMAGE_FIELD, _ARRAY_FIELD, _TEXT_FIELD, _CLASS_FIELD, _JSON_FIELD = "image", "n
 _log = logging.getLogger(__name__)
 
 
-def is_shards(data: str) -> bool:
+def names_tar_archives(data: str) -> bool:
     """Return whether a path is a tar archive, or names several.
 
     Several are a brace pattern or a folder. Archives beside images or folders of classes are no shards, but the source
@@ -53,7 +53,7 @@ def is_shards(data: str) -> bool:
     return any(child.suffix == ".tar" for child in shown) and not any(others)
 
 
-@data_format("shards", suffixes=[".tar"], recognizes=is_shards, options=["image_size", "test_fraction"])
+@data_format("shards", suffixes=[".tar"], recognizes=names_tar_archives, options=["image_size", "test_fraction"])
 def load_shards(data: str, split: str, image_size: int | None = None, test_fraction: float | None = None) -> Dataset:
     """Load one split from webdataset shards.
 

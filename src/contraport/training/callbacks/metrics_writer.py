@@ -137,11 +137,11 @@ class MetricsWriter(Callback):
         if loop.is_last_batch:
             log.debug("epoch %d of %s: %s", loop.completed_epochs + 1, loop.epochs, self.last_row)
 
-    def add_online_values(self, values: MetricsRow, *, seconds: float) -> None:
+    def add_online_values(self, values: MetricsRow, *, excluded_seconds: float) -> None:
         """Add values to the next row, without counting their computation as training time."""
         self._online_values |= values
         self.last_online_values |= values
-        self._start += seconds
+        self._start += excluded_seconds
 
     def format_session_summary(self) -> str:
         """Return one line with the session's steps, time, throughput and last loss."""
