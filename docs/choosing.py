@@ -128,7 +128,9 @@ def _with_claims(one: Recommendation, runs: dict[str, list[Measured]]) -> str:
     for item in one.evidence:
         link = f"[{item.suite} {item.claim_index + 1}](claims.md#{anchor(*item)})"
         by_verdict.setdefault(verdict_on(runs, *item), []).append(link)
-    return f"- {one.text} " + "; ".join(f"*{verdict}*: {', '.join(links)}" for verdict, links in by_verdict.items())
+    return f"- {one.text_markdown} " + "; ".join(
+        f"*{verdict}*: {', '.join(links)}" for verdict, links in by_verdict.items()
+    )
 
 
 def _slug(title: str) -> str:

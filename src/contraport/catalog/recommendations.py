@@ -27,7 +27,7 @@ class Recommendation(NamedTuple):
     """
 
     objectives: tuple[str, ...]
-    text: str
+    text_markdown: str
     evidence: tuple[ClaimReference, ...] = ()
 
 
