@@ -31,8 +31,8 @@ def captions(dataset: Dataset) -> list[str]:
 
 def check_content_ids(dataset: Dataset, images: list[str], texts: list[str]) -> None:
     """Check that content ids are equal for equal images and for equal texts."""
-    assert dataset.content_ids_if_repeated is not None
-    for column, names in zip(dataset.content_ids_if_repeated.T.numpy(), (images, texts), strict=True):
+    assert dataset.view_content_ids_if_repeated is not None
+    for column, names in zip(dataset.view_content_ids_if_repeated.T.numpy(), (images, texts), strict=True):
         assert ((column[:, None] == column) == (np.array(names)[:, None] == np.array(names))).all()
 
 
@@ -61,7 +61,7 @@ def test_distinct_items_form_no_groups(folder: Path) -> None:
     dataset = load(
         write_captions(folder, [(f"{number}.png", f"thing {number}") for number in range(IMAGES)]), image_size=8
     )
-    assert dataset.content_ids_if_repeated is None
+    assert dataset.view_content_ids_if_repeated is None
     assert dataset.drop_duplicates() is dataset
 
 
@@ -83,7 +83,7 @@ def test_missing_views_share_no_content(folder: Path) -> None:
     rows = [(f"{number}.png", "" if number < 6 else f"thing {number}") for number in range(IMAGES)]
     dataset = load(write_captions(folder, rows), "train", image_size=8)
     assert dataset.present is not None
-    assert dataset.content_ids_if_repeated is None
+    assert dataset.view_content_ids_if_repeated is None
 
 
 def test_repeated_images_are_one_group(folder: Path) -> None:
@@ -91,13 +91,13 @@ def test_repeated_images_are_one_group(folder: Path) -> None:
     images = load(write_captions(folder, rows), "train", image_size=8).select_views([0]).drop_duplicates()
     assert len(images) == len(set(images.keys)) == 16
     assert images.source_rows.tolist() == sorted(images.source_rows.tolist())
-    assert images.content_ids_if_repeated is None
+    assert images.view_content_ids_if_repeated is None
 
 
 def test_equal_texts_share_a_group() -> None:
     images = np.random.default_rng(0).integers(0, 255, (4, 8, 8), dtype=np.uint8)
     dataset = from_arrays({"image": images, "caption": ["a bag", "a coat", "a bag", ""]})
-    assert dataset.content_ids_if_repeated is not None
-    assert dataset.content_ids_if_repeated[:, 0].tolist() == [0, 1, 2, 3]
-    assert dataset.content_ids_if_repeated[:, 1].tolist() == [0, 1, 0, -4]
-    assert from_arrays((images, np.arange(4.0)[:, None])).content_ids_if_repeated is None
+    assert dataset.view_content_ids_if_repeated is not None
+    assert dataset.view_content_ids_if_repeated[:, 0].tolist() == [0, 1, 2, 3]
+    assert dataset.view_content_ids_if_repeated[:, 1].tolist() == [0, 1, 0, -4]
+    assert from_arrays((images, np.arange(4.0)[:, None])).view_content_ids_if_repeated is None

@@ -266,7 +266,7 @@ def test_copies_stay_in_one_split(tmp_path: Path, write_data: Callable[[Path], A
     assert [len(part) for part in parts] == [72, 18]
     assert count_shared_items(*parts) == 0
     for part in parts:
-        assert part.content_ids_if_repeated is not None
+        assert part.view_content_ids_if_repeated is not None
 
 
 @pytest.mark.parametrize("write_data", FORMATS)
@@ -293,7 +293,7 @@ def build_pairs_with_copies() -> Dataset:
 
 def test_decoys_mismatches_and_exchanges_differ_in_content() -> None:
     dataset = build_pairs_with_copies()
-    ids = dataset.content_ids_if_repeated
+    ids = dataset.view_content_ids_if_repeated
     assert ids is not None
     decoys = add_decoys(dataset, seed=0).decoy_pairs
     assert len(decoys.first) == 100
@@ -326,7 +326,7 @@ def test_decoys_and_mismatches_of_a_coupling_are_no_true_pairs() -> None:
 def test_exchanges_differ_in_a_view_that_many_items_share() -> None:
     vectors = np.random.default_rng(0).normal(size=(90, 4))
     dataset = from_arrays({"vector": vectors, "caption": [f"a {item % 3}" for item in range(90)]})
-    ids = dataset.content_ids_if_repeated
+    ids = dataset.view_content_ids_if_repeated
     assert ids is not None
     assert not (ids == ids[assign_wrong_partners(draw_groups_of_exchanging_sets(dataset, seed=0))]).any()
 

@@ -79,7 +79,7 @@ def test_captions_of_one_image_are_positives(folder: Path) -> None:
     components = build_components(resolve_settings(options))
     batch = components.dataset.__getitems__([0, 1, 2, 7, 12])
     model = components.module.eval().model  # no dropout
-    numbers = components.dataset.content_ids_if_repeated[batch.ids]
+    numbers = components.dataset.view_content_ids_if_repeated[batch.ids]
     with torch.no_grad():
         z = model.project(model.encode(components.module.views(batch.views)))
         expected = contraport.info_nce(temperature=0.07)(*z, target=DuplicateGroups(numbers))

@@ -177,7 +177,9 @@ def _audit_two_views(options: AuditOptions, dataset: Dataset, folder: Path) -> A
     if statistic in ("canonical", "combined") and (projection := find_width_reduction_note(paired.features)):
         log.info("%s", projection)
     free = lowest_scoring_indices(torch.from_numpy(result.scores), result.noise_rate.rate)
-    proposals = propose_partners(paired, free, statistic, content_ids=second_view_content_ids_if_repeated(dataset))
+    proposals = propose_partners(
+        paired, free, statistic, second_view_content_ids=second_view_content_ids_if_repeated(dataset)
+    )
     return Audit(
         dataset.name,
         options.method,

@@ -65,7 +65,7 @@ class Batch(NamedTuple):
 @accept_deprecated_keywords(rows="source_rows")
 @keep_deprecated_attributes(
     digests="content_digests", align_names="align_codes_with", has_partial_items="has_view_mask", rows="source_rows",
-    is_image="is_first_view_image",
+    is_image="is_first_view_image", content_ids_if_repeated="view_content_ids_if_repeated",
 )  # fmt: skip
 @dataclass(eq=False, repr=False)
 class Dataset(torch.utils.data.Dataset[Batch]):
@@ -178,7 +178,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         return self.stored_digests
 
     @cached_property
-    def content_ids_if_repeated(self) -> Tensor | None:
+    def view_content_ids_if_repeated(self) -> Tensor | None:
         """Content ids of all items, ``(n, views)``, or None if none repeats.
 
         Equal contents have equal ids: an image with two captions, two items, has one id in the image view. Without
@@ -316,9 +316,9 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 
     def drop_duplicates(self) -> Dataset:
         """Keep only the first of the items with equal content in all views."""
-        if self.content_ids_if_repeated is None:
+        if self.view_content_ids_if_repeated is None:
             return self
-        _, which = torch.unique(self.content_ids_if_repeated, dim=0, return_inverse=True)
+        _, which = torch.unique(self.view_content_ids_if_repeated, dim=0, return_inverse=True)
         first = torch.full((int(which.max()) + 1,), len(self))
         return self.subset(first.scatter_reduce(0, which, torch.arange(len(self)), "amin").sort().values)
 

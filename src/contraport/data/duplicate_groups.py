@@ -95,12 +95,12 @@ class ContentGroups(NamedTuple):
     used_view_indices: tuple[int, ...]
 
 
-def group_by_shared_content(content_ids: Tensor, ignore_views_above_group_size: float) -> ContentGroups:
+def group_by_shared_content(view_content_ids: Tensor, ignore_views_above_group_size: float) -> ContentGroups:
     """Group items that share content, directly or through other items.
 
     A view whose repeats would join more than `ignore_views_above_group_size` items, such as captions that name only a
-    class, does not group items. Views with small groups come first, and the first always groups. `content_ids` are the
-    `assign_view_content_ids` of all items, ``(n, views)``.
+    class, does not group items. Views with small groups come first, and the first always groups. `view_content_ids`
+    are the `assign_view_content_ids` of all items, ``(n, views)``.
 
     >>> ids = torch.tensor([[0, 0], [0, 1], [2, 1], [3, 3]])
     >>> group_by_shared_content(ids, ignore_views_above_group_size=3)
@@ -108,15 +108,15 @@ def group_by_shared_content(content_ids: Tensor, ignore_views_above_group_size: 
     >>> group_by_shared_content(ids, ignore_views_above_group_size=2)
     ContentGroups(group_ids=array([0, 0, 1, 2]), used_view_indices=(0,))
     """
-    sizes = [int(torch.unique(column, return_counts=True)[1].max()) for column in content_ids.unbind(1)]
+    sizes = [int(torch.unique(column, return_counts=True)[1].max()) for column in view_content_ids.unbind(1)]
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
     order = sorted(range(len(sizes)), key=lambda view: (sizes[view], view))
-    groups, views = np.arange(len(content_ids)), list[int]()
+    groups, views = np.arange(len(view_content_ids)), list[int]()
     for view in order:
         # Groups that share a value of the view are joined: the components of the graph of groups and values.
-        codes = np.unique(content_ids[:, view].numpy(), return_inverse=True)[1]
+        codes = np.unique(view_content_ids[:, view].numpy(), return_inverse=True)[1]
         size = int(groups.max()) + 1 + int(codes.max()) + 1
         edges = coo_array((np.ones(len(groups), dtype=np.int8), (groups, int(groups.max()) + 1 + codes)), (size, size))
         components = connected_components(edges, directed=False)[1]

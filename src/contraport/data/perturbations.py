@@ -103,12 +103,12 @@ def draw_mismatched_partners(dataset: Dataset, mismatch: MismatchSpec, *, seed: 
         number = round(mismatch.share * len(members))
         if number > 1:  # a single item has no other to exchange with
             chosen = members[torch.from_numpy(random.permutation(len(members))[:number])]
-            partners[chosen] = draw_wrong_partners(chosen, dataset.content_ids_if_repeated, random)
+            partners[chosen] = draw_wrong_partners(chosen, dataset.view_content_ids_if_repeated, random)
     return partners
 
 
 def draw_wrong_partners(
-    items: Tensor, content_ids: Tensor | None, random: np.random.Generator, *, shift: int = 1
+    items: Tensor, view_content_ids: Tensor | None, random: np.random.Generator, *, shift: int = 1
 ) -> Tensor:
     """Give each item another item's partner at random, int64 ``(m,)``.
 
@@ -117,7 +117,7 @@ def draw_wrong_partners(
 
     Args:
         items: the items in random order, int64 ``(m,)``.
-        content_ids: `assign_view_content_ids` of all items, ``(n, views)``; None if no content repeats.
+        view_content_ids: `assign_view_content_ids` of all items, ``(n, views)``; None if no content repeats.
         random: generator for the exchanges among items that share content.
         shift: offset of the other item in the given order, if no content repeats.
 
@@ -128,15 +128,15 @@ def draw_wrong_partners(
     >>> sorted(partners[:2].tolist()), sorted(partners[2:].tolist())
     ([2, 3], [0, 1])
     """
-    if content_ids is None:
+    if view_content_ids is None:
         return items.roll(shift)
     first, second = items.numpy(), items.roll(shift).numpy().copy()
-    still_correct = swap_correct_pairs(first, second, content_ids.numpy(), random)
+    still_correct = swap_correct_pairs(first, second, view_content_ids.numpy(), random)
     return torch.from_numpy(np.where(still_correct, first, second))
 
 
 def swap_correct_pairs(
-    first: Positions, second: Positions, content_ids: NDArray[np.int64], random: np.random.Generator
+    first: Positions, second: Positions, view_content_ids: NDArray[np.int64], random: np.random.Generator
 ) -> StillCorrectMask:
     """Make correct pairs wrong by swapping second items in place.
 
@@ -147,17 +147,17 @@ def swap_correct_pairs(
     Args:
         first: first item of each pair, int64 ``(m,)``.
         second: second item of each pair, int64 ``(m,)``.
-        content_ids: `assign_view_content_ids` of all items, ``(n, views)``.
+        view_content_ids: `assign_view_content_ids` of all items, ``(n, views)``.
         random: generator for the pairs that exchange their second items.
     """
-    base, is_paired = content_ids[:, -1].max(initial=0) + 1, content_ids.shape[1] == 2
-    correct_codes = np.unique(content_ids[:, 0] * base + content_ids[:, -1])
+    base, is_paired = view_content_ids[:, -1].max(initial=0) + 1, view_content_ids.shape[1] == 2
+    correct_codes = np.unique(view_content_ids[:, 0] * base + view_content_ids[:, -1])
 
     def correct_mask(first: Positions, second: Positions) -> NDArray[np.bool_]:
-        same: NDArray[np.bool_] = (content_ids[first] == content_ids[second]).any(axis=1)
+        same: NDArray[np.bool_] = (view_content_ids[first] == view_content_ids[second]).any(axis=1)
         if not is_paired:
             return same
-        codes = content_ids[first, 0] * base + content_ids[second, -1]
+        codes = view_content_ids[first, 0] * base + view_content_ids[second, -1]
         same |= correct_codes[np.searchsorted(correct_codes, codes).clip(max=len(correct_codes) - 1)] == codes
         return same
 

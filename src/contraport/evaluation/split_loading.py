@@ -101,7 +101,7 @@ def load_splits_of_source(run: RunFolder, loader: SplitLoader, data: Any, *, dro
     record, is_own = run.find_split_digests(), is_training_data(loader.training_settings, data)
     if record is None:
         # A run of an earlier version: it may have been trained on copies of test items.
-        has_copies = train.content_ids_if_repeated is not None or test.content_ids_if_repeated is not None
+        has_copies = train.view_content_ids_if_repeated is not None or test.view_content_ids_if_repeated is not None
         check(
             not (is_own and train.num_random_test_items is not None and has_copies),
             f"run: {run.path} was trained by an earlier version, which could put copies of an item into both splits, "

@@ -247,7 +247,7 @@ class EvalContext:
         """
         return retrieval_ranks(
             *self.retrieval_view_embeddings,
-            content_ids=self.test.content_ids_if_repeated if self.retrieval_direction_names else None,
+            content_ids=self.test.view_content_ids_if_repeated if self.retrieval_direction_names else None,
             positions=self.retrieval_sample_positions,
         )
 

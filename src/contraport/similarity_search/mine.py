@@ -48,7 +48,7 @@ def mine(arguments: dict[str, Any]) -> MinedNegatives:
     if not isinstance(options.encoder, Run) and not Path(options.encoder).is_dir():
         check_existing_file("encoder", options.encoder)
     dataset = _load_dataset(options, as_one_split=out.suffix != ".npy")
-    views, ids = len(dataset.shapes), dataset.content_ids_if_repeated
+    views, ids = len(dataset.shapes), dataset.view_content_ids_if_repeated
     resolve = partial(resolve_view_index, names=dataset.view_names, shapes=dataset.shapes)
     anchor = 0 if options.anchor is None else resolve("anchor", options.anchor)
     other = int(anchor == 0 and views > 1)  # the first other view

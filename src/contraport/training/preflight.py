@@ -258,7 +258,7 @@ def find_ngram_recall_note(settings: Settings, dataset: Dataset, model: Model) -
     counts = embed_views(
         encoder, pairs, Views(pairs, augment="none"), LoaderConfig(num_workers=0), view_kind="unaugmented"
     )
-    recall = (retrieval_ranks(*counts, content_ids=pairs.content_ids_if_repeated) == 1).mean()
+    recall = (retrieval_ranks(*counts, content_ids=pairs.view_content_ids_if_repeated) == 1).mean()
     return (
         f"baseline: counts of words and parts of words, without training, reach recall@1 of {recall:.1%} among "
         f"{len(pairs):,} training pairs; --encoder weighted-ngrams starts from them"

@@ -102,7 +102,9 @@ def test_equal_contents_are_one_candidate_proposed_in_turn() -> None:
     wrong = torch.arange(36)
     second[wrong], content_ids = second[wrong.roll(1)], kinds.clone()
     content_ids[wrong] = kinds[wrong.roll(1)]
-    proposals = propose_partners(PairedFeatures((first, second)), wrong, "likeness", content_ids=content_ids)
+    proposals = propose_partners(
+        PairedFeatures((first, second)), wrong, "likeness", second_view_content_ids=content_ids
+    )
     proposed = proposals.partners_or_minus_one >= 0
     assert (content_ids[proposals.partners_or_minus_one[proposed]] == kinds[proposed]).float().mean() > 0.9
     assert proposals.partners_or_minus_one[proposed].unique(return_counts=True)[1].max() == 1

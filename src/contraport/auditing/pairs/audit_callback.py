@@ -198,7 +198,7 @@ class SelectingAuditCallback(Callback, ABC, Generic[AuditStateT]):
         """
         decoys = self._dataset.decoy_pairs
         random = numpy_generator(purpose, len(decoys.first))
-        return draw_wrong_partners(decoys.first, self._dataset.content_ids_if_repeated, random, shift=2)
+        return draw_wrong_partners(decoys.first, self._dataset.view_content_ids_if_repeated, random, shift=2)
 
 
 class AuditCallback(SelectingAuditCallback[PairAuditState]):
@@ -255,7 +255,7 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
             proposals = propose_partners(
                 self.extract_paired_features() if scored is None else scored,
                 lowest_scoring_indices(state.mean_scores, state.noise_rate),
-                content_ids=second_view_content_ids_if_repeated(self._dataset),
+                second_view_content_ids=second_view_content_ids_if_repeated(self._dataset),
             )
             arrays["partners"] = proposals.partners_or_minus_one.numpy()
             arrays["partner_scores"] = proposals.best_scores.numpy()

@@ -106,12 +106,16 @@ def second_view_content_ids_if_repeated(dataset: Dataset) -> Tensor | None:
 
     The second view of a pair of a coupling is a column, and its id that of the column.
     """
-    ids = dataset.content_ids_if_repeated if dataset.entity_ids is None else dataset.entity_ids
+    ids = dataset.view_content_ids_if_repeated if dataset.entity_ids is None else dataset.entity_ids
     return None if ids is None else ids[:, 1]
 
 
 def propose_partners(
-    paired: PairedFeatures, exchangeable: Tensor, statistic: str = "combined", *, content_ids: Tensor | None = None
+    paired: PairedFeatures,
+    exchangeable: Tensor,
+    statistic: str = "combined",
+    *,
+    second_view_content_ids: Tensor | None = None,
 ) -> PartnerProposals:
     """Propose how the `exchangeable` items could exchange partners to match better.
 
@@ -122,8 +126,8 @@ def propose_partners(
         paired: features of all items.
         exchangeable: sorted items that may exchange partners.
         statistic: name of the statistic that scores pairs.
-        content_ids: number of the content of each second view, int64 ``(n,)``; second views of equal content are one
-            candidate, which is proposed as often as it occurs. Default: all differ.
+        second_view_content_ids: content id of each second view, int64 ``(n,)``; second views of equal content
+            are one candidate, which is proposed as often as it occurs. Default: all differ.
 
     >>> u = torch.randn(400, 3, generator=torch.Generator().manual_seed(0))
     >>> second = u.clone()
@@ -133,7 +137,7 @@ def propose_partners(
     True
     """
     items = paired.observed_pair_indices.first
-    contents = (items if content_ids is None else content_ids.to(items.device)).cpu().numpy()
+    contents = (items if second_view_content_ids is None else second_view_content_ids.to(items.device)).cpu().numpy()
     own_scores = score_pairs(paired, None, statistic)
     partners, best, confidences = torch.full_like(items, -1), own_scores.clone(), torch.zeros_like(own_scores)
     trusted = items[~torch.isin(items, exchangeable)]

@@ -93,7 +93,7 @@ def add_decoys(
     number = int(min(min(max(DECOY_SHARE * items, MIN_DECOYS), MAX_DECOYS) * views / 2, MAX_DECOY_SHARE * items))
     random = numpy_generator("audit.decoys", seed)
     drawn = torch.from_numpy(random.permutation(items)[:number])
-    partners = draw_wrong_partners(drawn, dataset.content_ids_if_repeated, random)
+    partners = draw_wrong_partners(drawn, dataset.view_content_ids_if_repeated, random)
     differ = partners != drawn
     decoyed = DatasetWithDecoysPastEnd(**dataset.get_field_values())
     decoyed.decoy_pairs = PairIndices(drawn[differ], partners[differ])
@@ -138,7 +138,7 @@ def draw_groups_of_exchanging_sets(dataset: Dataset, *, seed: int) -> tuple[tupl
     >>> [len(group) for group in draw_groups_of_exchanging_sets(dataset, seed=0)]
     [2, 2, 3]
     """
-    random, ids = numpy_generator("audit.exchange", seed), dataset.content_ids_if_repeated
+    random, ids = numpy_generator("audit.exchange", seed), dataset.view_content_ids_if_repeated
     largest = max_held_out_group_size(len(dataset))
     set_of = np.arange(len(dataset)) if ids is None else group_by_shared_content(ids, largest).group_ids
     sizes, members = np.bincount(set_of), np.argsort(set_of, kind="stable")

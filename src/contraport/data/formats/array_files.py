@@ -76,10 +76,10 @@ def dataset_from_arrays(
     is_test, groups = None, None
     if len(parts) == 2:
         is_test = np.arange(len(whole)) >= len(next(iter(parts[0].values())))
-    elif whole.content_ids_if_repeated is not None:
+    elif whole.view_content_ids_if_repeated is not None:
         fraction = DEFAULT_TEST_FRACTION if test_fraction is None else test_fraction
         largest = max_held_out_group_size(len(whole), fraction)
-        groups = group_by_shared_content(whole.content_ids_if_repeated, largest).group_ids
+        groups = group_by_shared_content(whole.view_content_ids_if_repeated, largest).group_ids
     chosen = select_split_positions(
         split, len(whole), is_test=is_test, labels=labels, domains=domains, test_fraction=test_fraction, groups=groups
     )

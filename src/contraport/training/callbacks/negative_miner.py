@@ -103,7 +103,7 @@ class NegativeMiner(Callback):
         model, dataset = module.model, self._dataset
         loader_config = self._loader_config._replace(device=next(model.parameters()).device)
         embedded = embed_views(model, dataset, module.views, loader_config, project=True, view_kind="unaugmented")
-        ids = dataset.content_ids_if_repeated
+        ids = dataset.view_content_ids_if_repeated
         tables, num_found = [], 0
         for view in range(self.layout.num_sets):
             anchor = 0 if self.layout.num_sets == 1 else int(view == 0)

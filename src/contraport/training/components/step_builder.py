@@ -160,7 +160,7 @@ def resolve_target_text(settings: Settings, dataset: Dataset, objective: nn.Modu
     # With three or more views, equal content in one (such as coarse features) does not relate a pair of two others.
     is_comparable = len(dataset.shapes) == 1 or len(dataset.shapes) == views == 2
     pairs_views = objective.layout.traits.views_are_positives
-    return "shown" if pairs_views and is_comparable and dataset.content_ids_if_repeated is not None else None
+    return "shown" if pairs_views and is_comparable and dataset.view_content_ids_if_repeated is not None else None
 
 
 def check_sample_weights_fit_objective(

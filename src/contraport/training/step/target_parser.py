@@ -85,7 +85,7 @@ def build_target_function(text: str, dataset: Dataset) -> TargetFunction:
         known_pairs = torch.sparse_coo_tensor(pairs.T, torch.ones(len(pairs)), shape, check_invariants=True).coalesce()
         return partial(_build_target_from_rows, partial(SimilarityMatrix, known_pairs), pairs)
     if name == "shown":
-        numbers = dataset.content_ids_if_repeated
+        numbers = dataset.view_content_ids_if_repeated
         if numbers is None:
             message = f"target: shown requires items with equal content; all items of {dataset.name!r} differ."
             raise UsageError(message, kind="missing_data")
