@@ -186,7 +186,7 @@ def parse_constraint_schedule(text: str, steps_per_unit: int) -> LossSchedule:
 
 
 def parse_sample_weight_schedule(text: str, steps: int) -> Callable[[int], WeightsFromPlan]:
-    """Parse the text of a sample-weight schedule into a function of the step.
+    """Parse a sample-weight schedule into a function of the training step.
 
     It is ``"plan"``, ``"plan:0.5"`` or ``"plan:strength=0:0.9:linear,iterations=20"``.
 

@@ -341,7 +341,7 @@ class StoredPairPasses(StreamedPairPasses):
         return [like.new_empty(_stored_entries_bound(geometry, processes)), torch.empty((), dtype=torch.bool)]
 
     def _kernel_tile_buffer(self, rows: slice, columns: slice) -> Tensor:
-        """Return the storage of a tile, in which it is computed."""
+        """Return the stored buffer that a tile is computed into."""
         # The tile of T where the kernel has a link, else that of the kernel.
         return self._stored_tile_view(rows, columns, link_input=self._has_link)
 
