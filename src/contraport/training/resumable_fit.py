@@ -20,7 +20,7 @@ from contraport.runs import RunFolder
 from contraport.seeding import fork_rng_locked_at_ends
 from contraport.training.callbacks.checkpoints import (
     STOP_SIGNALS,
-    Checkpoints,
+    CheckpointWriter,
     StopRequest,
     TrainingStopped,
     read_resume_position,
@@ -137,7 +137,7 @@ def _build_callbacks(
     if components.negative_miner is not None:  # before the checkpoints, which hold its negatives
         callbacks.append(components.negative_miner)
     minutes, epochs = settings.checkpoint_minutes, settings.keep_every
-    callbacks.append(Checkpoints(run, minutes_between=minutes, epochs_between_kept=epochs, stop=stop))
+    callbacks.append(CheckpointWriter(run, minutes_between=minutes, epochs_between_kept=epochs, stop=stop))
     if settings.profile and is_main_process():
         callbacks.append(ProfilerCallback(run))
     return callbacks
