@@ -80,7 +80,7 @@ def build_worst_pair_rows(audit: Audit, dataset: Dataset) -> list[dict[str, Any]
 
 
 def compute_pair_and_mismatch_histograms(audit: Audit) -> dict[str, Any]:
-    """Return the share of pair and mismatch scores in each histogram bin."""
+    """Return normalized histograms of the scores of pairs and of known mismatches."""
     low = float(min(audit.scores.min(), audit.known_mismatch_scores.min()))
     high = float(max(audit.scores.max(), audit.known_mismatch_scores.max()))
     if high == low:

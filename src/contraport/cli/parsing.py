@@ -309,7 +309,7 @@ def _is_print_config_flag(action: argparse.Action) -> bool:
 
 
 def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _Parser:
-    """Build the parser of a command, whose help lists only `shown` options."""
+    """Build a command's parser, whose help omits options that are not in `shown`."""
     options = command.options_by_name
     positional = [
         name.upper() if option.required else f"[{name.upper()}]"

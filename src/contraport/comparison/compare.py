@@ -251,7 +251,7 @@ def _build_cell_settings_and_components(grid: Grid, cell: Cell) -> tuple[Setting
 
 
 def _check_metrics_and_estimate_seconds(grid: Grid, cell: Cell, *, estimate: bool) -> float | None:
-    """Check that a metric can be computed, and estimate the training time.
+    """Check that at least one metric can be computed, and estimate the training time.
 
     The time is estimated from a few steps. It is None without `estimate`, or if the training run would be refused.
 

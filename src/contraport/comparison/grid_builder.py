@@ -176,7 +176,7 @@ def split_or_look_up_entries(
 
 
 def parse_row(value: str | OptionMap, suggested_names: Iterable[str]) -> Row:
-    """Parse a row from text such as "gca-uot:relaxation=0.2", or from a mapping.
+    """Parse an objective with settings, such as "gca-uot:relaxation=0.2", to a table row.
 
     Args:
         value: the entry.

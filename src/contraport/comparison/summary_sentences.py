@@ -39,7 +39,7 @@ def explain_verdict(verdict: ClaimVerdict) -> str:
 
 
 def summarize_first_metric(comparison: Comparison, column: str) -> str:
-    """Summarize the first metric of a column in one sentence."""
+    """Return a sentence that summarizes the first metric on one data set."""
     metric = comparison.metrics[0]
     cells = comparison.list_column_entries(column, metric)
     entries = [one for one in cells if one.mean is not None]

@@ -62,7 +62,7 @@ _UNSEARCHED_SETTINGS_BY_OBJECTIVE = {"gca-uot": {"q"}}
 
 
 def build_search_space(row: Row, common_options: OptionMap) -> dict[str, LogSearchRange]:
-    """Return the range of each searched hyperparameter of a row, by name.
+    """Return the search range of each tuned hyperparameter of an objective, by name.
 
     Fixed settings are left out, and parts that are off by default, such as the penalty of iot: with it, iot would be
     iot-uniform.
@@ -83,7 +83,7 @@ def build_search_space(row: Row, common_options: OptionMap) -> dict[str, LogSear
 
 
 def settings_searched_by_other_rows(rows: Sequence[Row], common_options: OptionMap) -> dict[str, list[str]]:
-    """Return each row's fixed settings that another row searches, by row."""
+    """Return each table row's fixed settings that are tuned in another row."""
     spaces = {row.name: build_search_space(row, common_options).keys() for row in rows}
     searched = {key for keys in spaces.values() for key in keys}
     fixed = {

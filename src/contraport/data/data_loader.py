@@ -254,7 +254,7 @@ def build_loader(
 
 
 class ClosableDataLoader(DataLoader[Batch]):
-    """Closable PyTorch DataLoader that raises the `UsageError` of a worker unwrapped."""
+    """PyTorch DataLoader that can be closed and raises the workers' original `UsageError`."""
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         with GENERATOR_LOCK:  # torch draws a seed for the workers from its global generator

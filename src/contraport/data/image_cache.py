@@ -87,7 +87,7 @@ def _list_cacheable_image_stores(store: Store) -> list[DecodingStore]:
 
 
 def _replace_innermost_stores(store: Store, replacement_by_id: dict[int, ArrayStore]) -> Store:
-    """Return a nested store, with some innermost ones replaced by their ``id``."""
+    """Replace innermost stores of a nested store, looked up by their ``id``."""
     if isinstance(store, CombinedViewsStore):
         return combine_views([_replace_innermost_stores(part, replacement_by_id) for part in store.stores])
     if isinstance(store, StoreWrapper):

@@ -61,9 +61,9 @@ def shrink_to_uint8_images(images: Tensor, max_side: int) -> NDArray[np.uint8]:
 
 
 def _standardize_series_to_int8(series: Tensor, dataset: Dataset, view: int, max_steps: int) -> np.ndarray:
-    """Return series as int8 ``(m, C, T)``, with 100 for three standard deviations.
+    """Return series as int8 ``(m, C, T)``, standardized and scaled to [-100, 100].
 
-    Larger values are clipped.
+    Three standard deviations become 100, and larger values are clipped.
 
     Neighboring steps are averaged to at most `max_steps`. The mean and the standard deviation are those of a channel,
     or of a feature if the view is of vectors, which have one channel here.

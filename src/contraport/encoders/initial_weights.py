@@ -164,7 +164,7 @@ class InitialWeights:
 
     @property
     def encoder_option(self) -> Encoders:
-        """Value of the option `encoder`, or None if a name is unknown."""
+        """Names of the encoders as the option `encoder` takes them, None if unknown."""
         if isinstance(self.encoders, EncoderWeights):
             return self.encoders.name
         if isinstance(self.encoders, Mapping):
@@ -267,7 +267,7 @@ def load_pretrained_weights(encoder: Encoders) -> InitialWeights:
 
 
 def _is_pretrained_encoder_name(encoder: object) -> bool:
-    """Return whether an encoder is the name of one with published weights."""
+    """Return whether an encoder option names an encoder with published weights."""
     if encoder in ENCODERS:
         return ENCODERS[encoder].is_pretrained_by_default
     return isinstance(encoder, str) and not list_custom_code_encoders(encoder)

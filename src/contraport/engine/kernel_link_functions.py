@@ -21,10 +21,10 @@ class Link(ABC):
 
     @abstractmethod
     def value(self, t: Tensor) -> Tensor:
-        """Apply the function h to T, differentiably."""
+        """Return the log-kernel h(T) of negative costs T, differentiably."""
 
     def derivative(self, t: Tensor) -> Tensor:
-        """Return the derivative h'(T), 0 where h(T) is minus infinity."""
+        """Return the derivative of h at negative costs T, 0 where h(T) = -inf."""
         (slope,) = vjp(self.value, [t], torch.ones_like(t))
         # Where h(T) is minus infinity, the derivative of an inner function may be infinite or NaN.
         return torch.zeros_like(t) if slope is None else torch.where(self.value(t) == -torch.inf, 0, slope)

@@ -190,7 +190,7 @@ class LogKernel(ABC):
 
     @abstractmethod
     def tile_with_link_input(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return log K on a tile, and the argument T of the link function.
+        """Return the log-kernel and the negative costs T on a tile.
 
         Biases that are added after the link are left out. Log K and T may be one tensor, and either may be `out`, a
         buffer of the tile's shape.
@@ -212,7 +212,7 @@ class LogKernel(ABC):
         """
 
     def _apply_link(self, t: Tensor) -> Tensor:
-        """Apply the link function to T, if there is one."""
+        """Convert negative costs T to the log-kernel, by the link function if any."""
         return t if self.link is None else self.link.value(t)
 
 

@@ -289,7 +289,7 @@ def link_column_coverage(context: EvalContext, number: int) -> float:
     "Link hubness@{}", better="lower", unit="skewness", value_format="{:.2f}", numbers=(10,), headline=False
 )
 def link_hubness(context: EvalContext, number: int) -> float:
-    """Skewness of the number of rows whose k nearest include a column.
+    """Skewness of how often a column is among a row's k nearest.
     Columns with many true partners raise it.
     """
     return context.column_ranking.column_hubness(number)

@@ -70,7 +70,7 @@ class ColumnRanking:
         return len(np.unique(self._flat_nearest_columns(k))) / len(self.column_popularity)
 
     def column_hubness(self, k: int) -> float:
-        """Return the skewness of the column counts among all rows' k nearest."""
+        """Return the skewness of how often a column is among a row's k nearest."""
         counts = np.bincount(self._flat_nearest_columns(k), minlength=len(self.column_popularity))
         centered = counts - counts.mean()
         return float((centered**3).mean() / max((centered**2).mean(), 1e-12) ** 1.5)

@@ -296,7 +296,7 @@ class Loss(nn.Module, ABC):
 
 
 def add_terms(total: Tensor | None, value: Tensor) -> Tensor:
-    """Return a total plus a value, where a total of None is zero.
+    """Add a value to a total, which may be None at first.
 
     Raises:
         UsageError: they are values of different numbers of rows.

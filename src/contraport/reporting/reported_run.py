@@ -79,12 +79,12 @@ class ReportedRun:
         return dict(self.evaluation.get("rows", {}))
 
     def metric_value(self, key: str, row: str = "trained") -> float | None:
-        """Return a metric of an evaluation row such as "trained", or None."""
+        """Return one metric of an evaluated encoder, or None if it is missing."""
         value = self.values_by_encoder.get(row, {}).get(key)
         return None if value is None else float(value)
 
     def find_stored_difference(self, other: str | ReportedRun, key: str) -> Difference | None:
-        """Find the stored difference from a baseline or another run, or None.
+        """Find the stored difference in a metric from a baseline or another run.
 
         None unless both were evaluated together on the same items. Another run is found by its values, as its folder
         may have moved; if it was evaluated again, stored differences from its older values no longer match.

@@ -244,7 +244,7 @@ def _describe_differing_settings(runs: Sequence[ReportedRun]) -> str:
 def _find_difference_positive_if_better(
     metric: Metric, run: ReportedRun, other: str | ReportedRun
 ) -> Difference | None:
-    """Find the difference from a run or baseline, positive if better, or None."""
+    """Return a run's improvement over another run or baseline, or None if unknown."""
     difference = run.find_stored_difference(other, metric.key)
     return difference if difference is None or metric.better_direction == "higher" else -difference
 

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
 
 class ReplacedRunBackup:
-    """Backup of a replaced run in the subfolder `.replaced` of the run folder.
+    """Backup in the subfolder `.replaced` of the run that a new run replaces.
 
     The backup is complete exactly if it has a `config.yaml`, which is copied last and moved back first. The run folder
     itself has a `config.yaml` at any moment. This makes every state after a kill recognizable.
@@ -341,7 +341,7 @@ class RunFolder(Run):
         return self._read_file(self.samples_path, read_page_arrays, REEVALUATE_REMEDY)
 
     def test_item_metric_values(self) -> dict[str, np.ndarray]:
-        """Read values per test item, ``(n,)`` or ``(n, k)``, of metrics averaged over items."""
+        """Read the metric values of each test item, ``(n,)`` or ``(n, k)``, by key."""
         return self._read_file(self.items_path, read_run_arrays, REEVALUATE_REMEDY)
 
     def find_split_digests(self) -> SplitDigests | None:

@@ -64,7 +64,7 @@ def check_output_path(argument: str, path: str | Path | None, suffixes: tuple[st
 def write_items_csv(
     path: str | Path, features: Features, number_heading: str, numbers_by_position: Mapping[int, int]
 ) -> None:
-    """Write items, each with a number, to a `.csv` file atomically."""
+    """Write items with their group or cluster numbers to a `.csv` file atomically."""
     described = features.descriptions is not None
     names = ["position", "row", "name", *(["description"] if described else []), number_heading]
     rows = (

@@ -112,7 +112,7 @@ class PairedFeatures:
 
     @cached_property
     def observed_pair_indices(self) -> PairIndices:
-        """Pairs of the data, in which each item is its own partner."""
+        """Indices of the pairs in the data, which join both views of each item."""
         items = torch.arange(len(self), device=self.features[0].device)
         return PairIndices(items, items)
 
@@ -228,7 +228,7 @@ class PairedFeatures:
         return items[top_products_and_indices(queries, select_rows(values, items), count)[1]]
 
     def neighbors_excluding_members(self, pairs: PairIndices) -> tuple[Tensor, Tensor]:
-        """Return nearest neighbors of each pair's members, except the members, ``(p, num_neighbors)`` each.
+        """Return neighbors of each pair's two items, except these two, ``(p, num_neighbors)`` per view.
 
         A member among the neighbors would confirm its own pair, or in a re-paired one the pair that it comes from.
         """

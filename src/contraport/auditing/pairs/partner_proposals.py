@@ -194,7 +194,7 @@ def score_likely_candidates(
 
 
 def _shortlist_partner_positions(paired: PairedFeatures, view: int, items: Tensor, others: Tensor) -> Tensor:
-    """Return positions in `others` of each item's candidates, int64 ``(p, k)``.
+    """Return each item's likely partners as positions in `others`, int64 ``(p, k)``.
 
     The partners of an item's neighbors in `view` are averaged; candidates are nearest to the mean in the other view.
     """

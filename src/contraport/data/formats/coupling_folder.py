@@ -28,7 +28,7 @@ def _list_files_of_table(folder: str, table_name: str) -> list[Path]:
 
 
 def looks_like_coupling_folder(folder: str) -> bool:
-    """Return whether a folder has at least two of rows, columns and pairs.
+    """Return whether a folder has at least two of a coupling's three tables.
 
     A folder of images with two tables is a coupling only if one of the tables names image files.
     """

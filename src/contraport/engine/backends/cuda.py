@@ -242,7 +242,7 @@ class _WeightTerms(NamedTuple):
 
 
 class _WeightVariants(NamedTuple):
-    """Pair weights in two forms, with separate exponentials and with a shared one.
+    """Pair weights in two forms, exact and with one exponential for all summands.
 
     Which form is used is decided on the device: reading the flags would make the host wait.
 

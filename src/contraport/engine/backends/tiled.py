@@ -346,7 +346,7 @@ class StoredPairPasses(StreamedPairPasses):
         return self._stored_tile_view(rows, columns, link_input=self._has_link)
 
     def _stored_tile_view(self, rows: slice, columns: slice, *, link_input: bool = False) -> Tensor:
-        """Return the stored tile of the kernel, or of the link function's argument."""
+        """Return the storage of a tile of the kernel or of negative costs."""
         height, width = rows.stop - rows.start, columns.stop - columns.start
         start = self._starts[rows.start, columns.start] + (self._entries if link_input else 0)
         return self._storage[start : start + height * width].view(height, width)
@@ -449,7 +449,7 @@ def _build_term_group(
     remaining_row_exponents: Tensor,
     remaining_column_exponents: Tensor,
 ) -> _TermGroup:
-    """Build a group of k summands of the pair weights from exponents and factors.
+    """Build a group of pair-weight summands with a common exponential factor.
 
     Args:
         terms: the terms.

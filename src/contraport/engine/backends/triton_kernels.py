@@ -252,7 +252,7 @@ def _link_input_tile(
 
 @triton.jit
 def _apply_link(t, factor, power, LINK: tl.constexpr):
-    """Return the link function h(T) on a tile."""
+    """Convert a tile of negative costs T to the log-kernel."""
     if LINK == "log-decay":
         s = -factor * tl.log(1 + tl.maximum(-t, 0.0))  # T <= 0 up to rounding
     elif LINK == "power-decay":
@@ -264,7 +264,7 @@ def _apply_link(t, factor, power, LINK: tl.constexpr):
 
 @triton.jit
 def _link_slope(t, factor, power, LINK: tl.constexpr):
-    """Return the derivative h'(T) of a link function other than the identity."""
+    """Return the derivative of the log-kernel with respect to the negative cost T."""
     if LINK == "log-decay":
         slope = factor / (1 + tl.maximum(-t, 0.0))
     else:
@@ -299,7 +299,7 @@ def _weight_tile(
     D: tl.constexpr, LINK: tl.constexpr, MASKS: tl.constexpr, EXCEPTIONS: tl.constexpr, PRECISION: tl.constexpr,
     GROUPS: tl.constexpr, RANK: tl.constexpr, WITHOUT_LINK: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Return a tile of pair weights, multiplied by the link function's derivative."""
+    """Return a tile of pair weights, times the log-kernel's derivative h'(T)."""
     t = _link_input_tile(
         x, y, x_block, y_block, row_bias, column_bias, rows, columns, n, m, D, LINK, PRECISION, BLOCK_D
     )

@@ -107,7 +107,7 @@ class PairwiseSum(KernelDivergence):
 
 @dataclass(frozen=True)
 class _NegatedFunction:
-    """Negative of a function, comparable so that equal ones share compiled passes."""
+    """Negative of a function, comparable by value to reuse compiled code."""
 
     function: PointwiseFunction
 

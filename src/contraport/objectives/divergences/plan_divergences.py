@@ -225,7 +225,7 @@ class PlanDistance(Divergence):
 
 @dataclass(frozen=True, repr=False)
 class TotalVariation(PlanDistance):
-    """Total variation distance, half the sum of |t - P|.
+    """Total variation distance between plan P and target t, half the sum of |t - P|.
 
     Source: the Wasserstein distance under the 0-1 metric; the distance d_M of generalized contrastive alignment, Chen
     et al. (2024), section 3.
@@ -244,7 +244,7 @@ class TotalVariation(PlanDistance):
 
 @dataclass(frozen=True, repr=False)
 class Hellinger(PlanDistance):
-    """Squared Hellinger distance, half the sum of (sqrt t - sqrt P)^2.
+    """Squared Hellinger distance between plan P and target t, 1/2 sum (sqrt t - sqrt P)^2.
 
     Source: Liese and Vajda (2006), On divergences and informations in statistics and information theory, section II.
 

@@ -101,7 +101,7 @@ EPOCH_CURVE_METRIC_GROUPS = ("links", "accuracy", "few-labels", "retrieval", "cl
 
 
 def build_epoch_curves_section(assets: PageAssets) -> Section | None:
-    """Build the section of metrics over epochs, or None without several evaluated epochs."""
+    """Build the section of metrics over epochs, or None with too few epochs."""
     runs = [run for run in assets.runs if len(list_epochs_with_row_names(run)) > 2]
     metrics = [metric for metric in list_evaluated_metrics(runs) if metric.group in EPOCH_CURVE_METRIC_GROUPS]
     metrics.sort(key=lambda metric: EPOCH_CURVE_METRIC_GROUPS.index(metric.group))

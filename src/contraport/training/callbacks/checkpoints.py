@@ -105,7 +105,7 @@ class CheckpointWriter(Callback):
             self._save_then_delete_backup(loop)
 
     def _save_then_delete_backup(self, loop: Loop, name: str = "last.ckpt") -> None:
-        """Write a checkpoint, then delete the backup of a replaced run."""
+        """Save a checkpoint, then delete any backup of the folder's previous run."""
         # Before the write: the finite guard raises here if a step since its last reading was not finite.
         for callback in loop.callbacks:
             callback.before_save(loop)

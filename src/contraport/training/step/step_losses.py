@@ -171,7 +171,7 @@ class ObjectiveStepLoss(StepLoss, ABC):
         return loss
 
     def build_trial_arguments(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveCallArguments:
-        """Build the arguments of a trial call, with embeddings ``(b, d)`` per view."""
+        """Return arguments for a trial call of the objective on random embeddings `z`."""
         # Cloned: one tensor twice would be one view twice.
         return (z, z.clone()), self._build_batch_kwargs(batch, target)
 
@@ -300,7 +300,7 @@ class QueryKeyLoss(ObjectiveStepLoss):
         return super().small_batch_warning(batch_size) if self.memory is None else None
 
     def after_step(self) -> None:
-        """Write the embeddings of the last step to the memory."""
+        """Write the embeddings of the last step to the queue or memory bank."""
         if self.memory is not None:
             self.memory.write_staged()
 
