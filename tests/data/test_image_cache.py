@@ -151,7 +151,7 @@ def test_digest_differs_by_mismatch_and_corruption(views: int) -> None:
 
     def build() -> Dataset:
         dataset = from_arrays(tuple(items))
-        assert dataset.content_digests is not None  # computed before the change, as for the split of a run
+        assert dataset.view_content_digests is not None  # computed before the change, as for the split of a run
         return dataset
 
     changed = [corrupt_dataset(build(), CorruptionSpec("noise", severity)) for severity in (1, 2)]

@@ -67,17 +67,19 @@ def load_run(run: Run, **options: Any) -> LoadedRun:
 
 def count_shared_items(one: Dataset, other: Dataset) -> int:
     """Count the items of one dataset that share the content of a view with an item of the other."""
-    assert one.content_digests is not None
-    assert other.content_digests is not None
-    pairs = zip(one.content_digests.unbind(1), other.content_digests.unbind(1), strict=True)
+    assert one.view_content_digests is not None
+    assert other.view_content_digests is not None
+    pairs = zip(one.view_content_digests.unbind(1), other.view_content_digests.unbind(1), strict=True)
     return int(torch.stack([torch.isin(*pair) for pair in pairs]).any(dim=0).sum())
 
 
 def assert_split_of_the_run(loaded: LoadedRun) -> None:
     held_out = load("g.csv", "test", columns={"labels": "kind"}, test_fraction=0.5)
-    assert loaded.test.content_digests is not None
-    assert held_out.content_digests is not None
-    assert sorted(loaded.test.content_digests[:, 0].tolist()) == sorted(held_out.content_digests[:, 0].tolist())
+    assert loaded.test.view_content_digests is not None
+    assert held_out.view_content_digests is not None
+    assert sorted(loaded.test.view_content_digests[:, 0].tolist()) == sorted(
+        held_out.view_content_digests[:, 0].tolist()
+    )
     assert count_shared_items(loaded.test, loaded.train) == 0
     assert loaded.data_notes == ()
 

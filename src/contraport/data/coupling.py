@@ -43,13 +43,13 @@ class EntityPairStore(Store):
         return all(side.is_in_memory for side in self.side_stores)
 
     @cached_property
-    def content_digests(self) -> Tensor | None:
+    def view_content_digests(self) -> Tensor | None:
         """Content digest of each pair, repeated for both views, int64 ``(n, 2)``.
 
         The digest is that of the pair and not of its row or column: a row has pairs in the training and in the test
         split, and a test pair is new as long as the pair itself was not trained on.
         """
-        rows, columns = (side.content_digests for side in self.side_stores)
+        rows, columns = (side.view_content_digests for side in self.side_stores)
         if rows is None or columns is None:
             return None
         pairs = torch.stack([rows[self.entity_ids[:, 0], 0], columns[self.entity_ids[:, 1], 0]], dim=1)

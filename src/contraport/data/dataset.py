@@ -64,8 +64,9 @@ class Batch(NamedTuple):
 
 @accept_deprecated_keywords(rows="source_rows")
 @keep_deprecated_attributes(
-    digests="content_digests", align_names="align_codes_with", has_partial_items="has_view_mask", rows="source_rows",
-    is_image="is_first_view_image", content_ids_if_repeated="view_content_ids_if_repeated",
+    content_digests="view_content_digests", digests="view_content_digests", align_names="align_codes_with",
+    has_partial_items="has_view_mask", rows="source_rows", is_image="is_first_view_image",
+    content_ids_if_repeated="view_content_ids_if_repeated",
 )  # fmt: skip
 @dataclass(eq=False, repr=False)
 class Dataset(torch.utils.data.Dataset[Batch]):
@@ -88,7 +89,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         source_rows: row of each item in its source, counted over all splits and skipped items, int64 ``(n,)``.
         keys: name of each item in its source, such as a file path; None if items are identified by row only.
         view_names: names of the views, such as the columns of a table; default: ``view0``, ``view1``, ...
-        stored_digests: content digests of the items if they were computed before, or None; see `content_digests`.
+        stored_digests: the `view_content_digests` if they were computed before, or None.
         entity_ids: row and column of each pair of a coupling, in their own sets, int64 ``(n, views)``; None for other
             data; see `contraport.data.from_coupling`.
         entity_keys: keys of the rows and of the columns of a coupling, in the order of their own sets; None for other
@@ -167,14 +168,14 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         return self.store.shapes
 
     @property
-    def content_digests(self) -> Tensor | None:
+    def view_content_digests(self) -> Tensor | None:
         """Content digest of each item in each view, int64 ``(n, views)``.
 
         The first access reads all items. None if items may differ at each fetch, as those of a torch dataset. The
         digest of a missing view is meaningless.
         """
         if self.stored_digests is None:
-            self.stored_digests = self.store.content_digests
+            self.stored_digests = self.store.view_content_digests
         return self.stored_digests
 
     @cached_property
@@ -186,10 +187,10 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         """
         if self.entity_ids is not None:
             ids = self.entity_ids
-        elif self.content_digests is None:
+        elif self.view_content_digests is None:
             return None
         else:
-            ids = assign_view_content_ids(self.content_digests, self.present)
+            ids = assign_view_content_ids(self.view_content_digests, self.present)
         is_repeated = any(len(column.unique()) < len(column) for column in ids.unbind(1))
         return ids if is_repeated else None
 

@@ -118,7 +118,7 @@ def digest_for_cache(dataset: Dataset) -> str:
     It covers the content of all items, and the values of up to 1,000 items as they are fetched.
     """
     digest = hashlib.sha256(repr((len(dataset), dataset.shapes)).encode())
-    digest.update(b"none" if dataset.content_digests is None else dataset.content_digests.numpy().tobytes())
+    digest.update(b"none" if dataset.view_content_digests is None else dataset.view_content_digests.numpy().tobytes())
     number = min(MAX_ITEMS_FETCHED_FOR_DIGEST, len(dataset))
     positions = torch.linspace(0, len(dataset) - 1, number, dtype=torch.float64).round().long()
     for block in positions.split(DECODING_BATCH_SIZE):

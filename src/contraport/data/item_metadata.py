@@ -165,9 +165,9 @@ class ItemMetadata:
         columns, everything = [], np.arange(self.num_items)
         for view_index, view in enumerate(views):
             if isinstance(view, Store):
-                if view.content_digests is None:
+                if view.view_content_digests is None:
                     return None
-                columns.append(view.content_digests[:, 0])
+                columns.append(view.view_content_digests[:, 0])
                 continue
             having = self._select_positions_with_view(view_index, everything)
             column = torch.zeros(self.num_items, dtype=torch.int64)

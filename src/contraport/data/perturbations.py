@@ -74,8 +74,8 @@ class MismatchedLaterViewsStore(StoreWrapper):
     partners: Tensor
 
     @property
-    def content_digests(self) -> Tensor | None:
-        digests = self.store.content_digests
+    def view_content_digests(self) -> Tensor | None:
+        digests = self.store.view_content_digests
         return None if digests is None else torch.cat([digests[:, :1], digests[self.partners, 1:]], dim=1)
 
     def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:

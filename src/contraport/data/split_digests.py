@@ -30,7 +30,7 @@ def fingerprint_dataset(dataset: Dataset) -> str:
     (True, False)
     """
     digest = hashlib.sha256(repr((len(dataset), dataset.shapes)).encode())
-    for values in (dataset.labels, dataset.domains, dataset.weights, dataset.present, dataset.content_digests):
+    for values in (dataset.labels, dataset.domains, dataset.weights, dataset.present, dataset.view_content_digests):
         digest.update(b"none" if values is None else values.contiguous().numpy().tobytes())
     return digest.hexdigest()
 
@@ -65,10 +65,10 @@ class SplitDigests:
             return None
         train_fingerprint = fingerprint_dataset(train)
         none = np.empty(0, dtype=np.int64)
-        if train.content_digests is None:
+        if train.view_content_digests is None:
             return cls(none, none, train_fingerprint)
-        parts = [train] if test is None or test.content_digests is None else [train, test]
-        digests = torch.cat([part.content_digests for part in parts if part.content_digests is not None])
+        parts = [train] if test is None or test.view_content_digests is None else [train, test]
+        digests = torch.cat([part.view_content_digests for part in parts if part.view_content_digests is not None])
         present = torch.cat([_present_view_mask(part) for part in parts])
         # A view that many items share, such as captions that name a class, does not identify an item.
         views = group_by_shared_content(
@@ -145,15 +145,17 @@ def _present_view_mask(dataset: Dataset) -> Tensor:
 
 def _any_view_match_mask(dataset: Dataset, digests: NDArray[np.int64]) -> Tensor:
     """Return a mask of the items with a view whose digest is in `digests`."""
-    if dataset.content_digests is None:
+    if dataset.view_content_digests is None:
         return torch.zeros(len(dataset), dtype=torch.bool)
-    shared = torch.from_numpy(np.isin(dataset.content_digests.numpy(), digests)) & _present_view_mask(dataset)
+    shared = torch.from_numpy(np.isin(dataset.view_content_digests.numpy(), digests)) & _present_view_mask(dataset)
     return shared.any(dim=1)
 
 
 def _contain_all_digests(datasets: Sequence[Dataset], digests: NDArray[np.int64]) -> bool:
     """Return whether datasets together contain an item for each digest."""
     existing = [
-        one.content_digests[_present_view_mask(one)].numpy() for one in datasets if one.content_digests is not None
+        one.view_content_digests[_present_view_mask(one)].numpy()
+        for one in datasets
+        if one.view_content_digests is not None
     ]
     return bool(np.isin(digests, np.concatenate(existing)).all()) if existing else len(digests) == 0

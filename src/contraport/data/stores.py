@@ -41,7 +41,7 @@ class Store(ABC):
         return False
 
     @cached_property
-    def content_digests(self) -> Tensor | None:
+    def view_content_digests(self) -> Tensor | None:
         """Content digest of each item and view, int64 ``(n, views)``.
 
         None if items differ at each fetch. The first access reads all items.
@@ -77,7 +77,7 @@ class ArrayStore(Store):
         return tuple(map(item_shape, self.views))
 
     @cached_property
-    def content_digests(self) -> Tensor:
+    def view_content_digests(self) -> Tensor:
         return torch.stack([digest_rows(view) for view in self.views], dim=1)
 
     def subset(self, positions: Positions) -> ArrayStore:
@@ -110,7 +110,7 @@ class MappedRowStore(Store):
         return (item_shape(self.convert(self.array[:1])),)
 
     @cached_property
-    def content_digests(self) -> Tensor:
+    def view_content_digests(self) -> Tensor:
         return torch.cat([digest_rows(view) for _, view in self.iterate_blocks()])[:, None]
 
     def iterate_blocks(self) -> Iterator[tuple[np.ndarray, Tensor]]:
@@ -166,7 +166,7 @@ class PackedTextStore(Store):
         return cls(torch.frombuffer(content, dtype=torch.uint8), torch.from_numpy(ends))
 
     @cached_property
-    def content_digests(self) -> Tensor:
+    def view_content_digests(self) -> Tensor:
         content, ends = self.utf8_bytes.numpy().tobytes(), self.text_bounds.tolist()
         return digest_byte_strings(content[start:end] for start, end in pairwise(ends))[:, None]
 
@@ -216,7 +216,7 @@ class DecodingStore(Store):
         return (self.shape,)
 
     @cached_property
-    def content_digests(self) -> Tensor:
+    def view_content_digests(self) -> Tensor:
         return digest_encoded_items(self.encoded, range(len(self)))[:, None]
 
     def subset(self, positions: Positions) -> Self:
@@ -248,9 +248,9 @@ class StoreWrapper(Store, ABC):
         return self.store.is_in_memory
 
     @property
-    def content_digests(self) -> Tensor | None:
+    def view_content_digests(self) -> Tensor | None:
         """Content digests of the wrapped store's items, before their modification."""
-        return self.store.content_digests
+        return self.store.view_content_digests
 
     def __len__(self) -> int:
         return len(self.store)
@@ -283,8 +283,8 @@ class SubsetStore(StoreWrapper):
     positions: Tensor
 
     @property
-    def content_digests(self) -> Tensor | None:
-        digests = self.store.content_digests
+    def view_content_digests(self) -> Tensor | None:
+        digests = self.store.view_content_digests
         return None if digests is None else digests[self.positions]
 
     def select_views(self, views: tuple[int, ...]) -> Store:
@@ -308,8 +308,8 @@ class ViewSubsetStore(StoreWrapper):
         return tuple(self.store.shapes[view] for view in self.views)
 
     @property
-    def content_digests(self) -> Tensor | None:
-        digests = self.store.content_digests
+    def view_content_digests(self) -> Tensor | None:
+        digests = self.store.view_content_digests
         return None if digests is None else digests[:, list(self.views)]
 
     def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
@@ -332,8 +332,8 @@ class CombinedViewsStore(Store):
         return all(store.is_in_memory for store in self.stores)
 
     @property
-    def content_digests(self) -> Tensor | None:
-        columns = [digests for store in self.stores if (digests := store.content_digests) is not None]
+    def view_content_digests(self) -> Tensor | None:
+        columns = [digests for store in self.stores if (digests := store.view_content_digests) is not None]
         return torch.cat(columns, dim=1) if len(columns) == len(self.stores) else None
 
     def subset(self, positions: Positions) -> CombinedViewsStore:

@@ -162,9 +162,9 @@ def have_same_items(first: Dataset, second: Dataset) -> bool:
     if not torch.equal(first.source_rows, second.source_rows) or (first.labels is None) != (second.labels is None):
         return False
     if (
-        first.content_digests is not None
-        and second.content_digests is not None
-        and not torch.equal(first.content_digests, second.content_digests)
+        first.view_content_digests is not None
+        and second.view_content_digests is not None
+        and not torch.equal(first.view_content_digests, second.view_content_digests)
     ):
         return False
     return first.labels is None or second.labels is None or torch.equal(first.labels, second.labels)

@@ -40,7 +40,7 @@ class TorchStore(Store):
     dataset: TorchDataset[Any]
     item_shapes: tuple[Shape, ...]
     image_size: int | None
-    content_digests = None
+    view_content_digests = None
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
