@@ -123,7 +123,7 @@ class LogKernel(ABC):
 
     @abstractmethod
     def with_link(self, link: Link | None, *, factor: float | Tensor = 1.0, row_shift: Tensor | None = None) -> Self:
-        """Return the kernel with another link function, its argument scaled and shifted.
+        """Return the kernel with another link function, applied to scaled and shifted T.
 
         The argument is factor T + row_shift, with T that of the present link.
         """
@@ -526,7 +526,7 @@ class CallableLogKernel(LogKernel):
                 gradient[part] += value
 
     def _tile_kernel_without_link(self, rows: slice, columns: slice) -> CallableLogKernel:
-        """Return the log-kernel of a tile, without the link function."""
+        """Return the log-kernel restricted to a tile, without its link function."""
         return replace(self.take_rows(rows), y=self.y[columns], link=None)
 
 

@@ -92,7 +92,7 @@ def _register_statistic(description: str, *, shared_space: bool) -> Callable[[_S
     "how near the partners of a member's neighbors are to the other member, by rank", shared_space=False
 )
 def _score_neighbors(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    """Agreement of the neighbors of both members of each pair.
+    """Agreement between the neighbors of the two items of each pair.
 
     In a right pair, the items near one member have partners near the other member. The score is the mean negative log
     of the rank of these partners, by nearness to the other member.

@@ -61,7 +61,7 @@ MAX_VALUES_PER_BLOCK = 2**20
 
 
 class PairIndices(NamedTuple):
-    """Indices of both members of each pair, int64 ``(p,)`` per view."""
+    """Indices of the two items of each pair, int64 ``(p,)`` per view."""
 
     first: Tensor
     second: Tensor

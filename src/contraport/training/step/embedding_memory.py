@@ -18,7 +18,7 @@ from contraport.objectives.inputs import ExtraNegatives
 
 
 class EmbeddingMemory(nn.Module, ABC):
-    """Base class of memories that store embeddings for each view."""
+    """Base class of queues and banks that store embeddings for each view."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,13 +33,13 @@ class EmbeddingMemory(nn.Module, ABC):
         """Store the embeddings ``(b, views, d)`` of the items with ids ``(b,)``."""
 
     def stage(self, keys: Sequence[Tensor], ids: Tensor) -> None:
-        """Keep the embeddings of all views, ``(b, d)`` each, until after the step."""
+        """Stage the embeddings of all views, ``(b, d)`` each, until after the step."""
         # float32, also under amp: a moving average loses its small updates in bfloat16. Gathered, so that the memories
         # of all processes stay equal.
         self._staged.append((gather(torch.stack([key.detach() for key in keys], 1).float()), gather(ids)))
 
     def write_staged(self) -> None:
-        """Write the staged embeddings to the memory, and unstage them."""
+        """Move the staged embeddings to the queue or memory bank."""
         for keys, ids in self._staged:
             self.write(keys, ids)
         self._staged.clear()
