@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.engine.autograd_utilities import vjp
+from contraport.options import accept_deprecated_keywords
 
 
 class Link(ABC):
@@ -112,6 +113,7 @@ class LogOfFunction(Link):
         return torch.where(is_zero, -torch.inf, torch.where(is_zero, 1, psi).log())
 
 
+@accept_deprecated_keywords(power="factor")
 @dataclass(frozen=True)
 class ScaledLog(Link):
     """Link h(T) = factor * log T, minus infinity where T <= 0."""
@@ -122,6 +124,7 @@ class ScaledLog(Link):
         return torch.where(t <= 0, -torch.inf, self.factor * torch.where(t <= 0, 1, t).log())
 
 
+@accept_deprecated_keywords(power="factor")
 @dataclass(frozen=True)
 class ScaledLog1p(Link):
     """Link h(T) = factor * log(1 + T), minus infinity where T <= -1."""
