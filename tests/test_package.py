@@ -144,7 +144,7 @@ def test_wheel_runs_without_packages_of_the_environment(tmp_path: Path, monkeypa
         ("plots", "neighbors", "nearest_items"),
         ("objectives", "Coordinates", "CoordinatePairs"),
         ("objectives", "Marginals", "LogMarginals"),
-        ("objectives", "PhaseShift", "FirstViewRotated45Degrees"),
+        ("objectives", "PhaseShift", "RotatedFirstView"),
         ("objectives", "SignedPairwise", "PairwiseSum"),
         ("objectives", "ExactPlan", "DensePlan"),
         ("theory", "optimal_couplings", "compute_couplings_1d"),

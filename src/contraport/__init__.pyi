@@ -80,7 +80,6 @@ from contraport.objectives import Domains as Domains
 from contraport.objectives import DuplicateGroups as DuplicateGroups
 from contraport.objectives import Exact as Exact
 from contraport.objectives import FenchelYoung as FenchelYoung
-from contraport.objectives import FirstViewRotated45Degrees as FirstViewRotated45Degrees
 from contraport.objectives import Free as Free
 from contraport.objectives import GuidedNegatives as GuidedNegatives
 from contraport.objectives import Hellinger as Hellinger
@@ -110,6 +109,7 @@ from contraport.objectives import PlanEntropy as PlanEntropy
 from contraport.objectives import PlanUniformity as PlanUniformity
 from contraport.objectives import ReverseKL as ReverseKL
 from contraport.objectives import Rince as Rince
+from contraport.objectives import RotatedFirstView as RotatedFirstView
 from contraport.objectives import Rows as Rows
 from contraport.objectives import SimilarityMatrix as SimilarityMatrix
 from contraport.objectives import Simplex as Simplex

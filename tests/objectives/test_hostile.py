@@ -110,7 +110,7 @@ def objective(layout=cp.Cross(), kernel=cp.Gibbs(), constraint=cp.Rows(), diverg
         (lambda: cp.WithinView("yes"), "summed.invalid"),
         (lambda: cp.CoordinatePairs(cp.Cross(), centered=0), "centered.invalid"),
         (lambda: cp.CoordinatePairs(cp.KL()), "layout.type"),
-        (lambda: cp.FirstViewRotated45Degrees(None), "layout.type"),
+        (lambda: cp.RotatedFirstView(None), "layout.type"),
         (lambda: cp.GuidedNegatives(torch.ones(3)), "layout.type"),
         (lambda: cp.GuidedNegatives(cp.Cross(), math.nan), "margin.invalid"),
         (lambda: cp.LeadingCoordinates(2, cp.Cross), "layout.type"),

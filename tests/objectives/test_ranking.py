@@ -113,7 +113,7 @@ def report_share(rank, report, exchange_name):
 
 def test_symmetric_views_of_odd_size_accept_negatives():
     parts = contraport.Gibbs("cosine", 0.3), contraport.Rows(), contraport.Pairs(), contraport.KL()
-    loss = contraport.Objective(contraport.FirstViewRotated45Degrees(contraport.Cross(symmetric=False)), *parts)
+    loss = contraport.Objective(contraport.RotatedFirstView(contraport.Cross(symmetric=False)), *parts)
     *z, bank = *views(d=5), views(n=4, d=5, seed=9)[0]
     padded = [torch.nn.functional.pad(values, (0, 1)) for values in (*z, bank)]
     torch.testing.assert_close(loss(*z, negatives=bank), loss(*padded[:2], negatives=padded[2]))

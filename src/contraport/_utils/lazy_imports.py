@@ -53,7 +53,7 @@ CURRENT_NAME_BY_DEPRECATED = {
     "MeanSquare": "MeanSquaredCost",
     "MovingLogSum": "MovingAverageLogSum",
     "NoiseContrast": "NoiseContrastiveEstimation",
-    "PhaseShift": "FirstViewRotated45Degrees",
+    "PhaseShift": "RotatedFirstView",
     "PlanWeights": "WeightsFromPlan",
     "Relax": "Loosen",
     "Shown": "DuplicateGroups",

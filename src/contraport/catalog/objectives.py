@@ -1022,7 +1022,7 @@ def angle(temperature: TemperatureLike = 0.0354) -> Loss:
     >>> round(angle(temperature=1.0)(torch.eye(2), torch.eye(2), weights=grades).item(), 4)
     0.6931
     """
-    layout, kernel = cp.FirstViewRotated45Degrees(cp.Cross(symmetric=False)), cp.Gibbs("negative-cosine", temperature)
+    layout, kernel = cp.RotatedFirstView(cp.Cross(symmetric=False)), cp.Gibbs("negative-cosine", temperature)
     return cp.Objective(layout, kernel, cp.Free(), cp.Pairs(), cp.PairRanking(absolute_scores=True))
 
 

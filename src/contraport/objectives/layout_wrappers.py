@@ -23,7 +23,11 @@ from contraport.objectives.layouts import Block, Layout, LayoutTraits
 from contraport.options import accept_deprecated_keywords
 
 __all__ = [
-    "CoordinatePairs", "FirstViewRotated45Degrees", "GuidedNegatives", "LeadingCoordinates", "NestedCoordinates",
+    "CoordinatePairs",
+    "GuidedNegatives",
+    "LeadingCoordinates",
+    "NestedCoordinates",
+    "RotatedFirstView",
 ]  # fmt: skip
 
 
@@ -148,7 +152,7 @@ class NestedCoordinates(LayoutWrapper):
 
 
 @dataclass(frozen=True, repr=False)
-class FirstViewRotated45Degrees(LayoutWrapper):
+class RotatedFirstView(LayoutWrapper):
     """Layout wrapper that rotates the first view's embeddings by 45 degrees (AnglE).
 
     An embedding is read as d / 2 complex numbers, whose real parts are its first and whose imaginary parts are its last
@@ -161,7 +165,7 @@ class FirstViewRotated45Degrees(LayoutWrapper):
     the square root of 2, in absolute value.
 
     >>> import torch, contraport as cp
-    >>> (block,) = cp.FirstViewRotated45Degrees(cp.Cross())(torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.0]]))
+    >>> (block,) = cp.RotatedFirstView(cp.Cross())(torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.0]]))
     >>> block.x
     tensor([[ 0.7071, -0.7071]])
     """
