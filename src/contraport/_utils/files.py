@@ -44,7 +44,7 @@ _NPY_HEADER_READER_BY_VERSION = {
 """Readers of the header of an `.npy` file, by the version of the format."""
 
 _SIGNED_NUMBER_PATTERN = re.compile(r"[+-](\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-](inf|nan)", re.IGNORECASE)
-"""Pattern of a number with a sign, which is no formula."""
+"""Pattern of a signed number, which is not a spreadsheet formula."""
 
 
 log = logging.getLogger("contraport.data")

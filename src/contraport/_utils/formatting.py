@@ -72,12 +72,12 @@ def format_flags(values: Mapping[str, Any]) -> str:
 
 
 def _quote_for_shell(value: Any) -> str:
-    """Quote a value for a shell, with ``...`` unchanged."""
+    """Quote a value for a shell, with `Ellipsis` as ``...``."""
     return "..." if value is ... else shlex.quote(str(value).lower() if isinstance(value, bool) else str(value))
 
 
 def _format_literal(value: Any) -> str:
-    """Format a value as a Python literal, with ``...`` unchanged."""
+    """Format a value as a Python literal, with `Ellipsis` as ``...``."""
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{key!r}: {_format_literal(part)}' for key, part in value.items())}}}"
     return "..." if value is ... else repr(value)

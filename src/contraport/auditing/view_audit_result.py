@@ -147,7 +147,7 @@ class ViewAudit:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Warnings of the audits of all view pairs, each prefixed by its views."""
+        """Warnings of the pairwise audits, each prefixed by the two view names."""
         return tuple(f"{' and '.join(pair)}: {note}" for pair, one in self.pair_audits.items() for note in one.notes)
 
     @property

@@ -358,7 +358,7 @@ def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _
 
 
 def _add_common_options(parser: _Parser, command: Command[...], *, help_shows_all: bool) -> None:
-    """Add the options of all commands, such as `--json`, to a parser."""
+    """Add options that every command has, such as `--config`, to a parser."""
     parser.add_argument(
         "--config",
         action="config",

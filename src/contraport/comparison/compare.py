@@ -172,7 +172,7 @@ def _run_cells(grid: Grid, cells: Sequence[Cell], budget: TimeBudget, on_done: O
 
 
 def _no_computable_metric_error(reasons: Iterable[str], remark: str = "") -> UsageError:
-    """Build the `UsageError` that none of the metrics can be computed."""
+    """Build the `UsageError` for a comparison without any computable metric."""
     message = f"metrics: none can be computed. {' '.join(reasons)} Leave out {format_options(metrics=...)} for "
     return UsageError(f"{message}those that the data allow{remark}.", kind="none_computed")
 

@@ -118,7 +118,7 @@ def _check_same_test_items(rows: Sequence[Row], common_options: OptionMap, colum
 def _check_names_in_claims(
     claims: Sequence[Claim], rows: Sequence[Row], columns: Sequence[Column], *, only_metrics: bool
 ) -> None:
-    """Raise `UsageError` if a claim names an unknown metric, row or setting."""
+    """Raise `UsageError` if a suite's claim names an unknown metric, row or setting."""
     names, settings = [row.name for row in rows], [column.setting_name for column in columns]
     for claim in claims:
         if claim.metric_key is not None:

@@ -25,7 +25,7 @@ from contraport.metrics.intervals import Difference, Interval
 from contraport.runs import RunFolder
 
 HELD, PARTLY, NOT_HELD, UNDECIDED = "held", "held in part", "did not hold", "not decided at this size"
-"""Outcomes of a claim."""
+"""Possible outcomes of testing a claim."""
 
 NEGLIGIBLE_GAIN = 0.01
 """Gain of a metric in percent (0.01: one percentage point) below which the choice of an objective does not matter."""
@@ -196,7 +196,7 @@ def collect_values_and_variance_priors(grid: Grid, results: JobAndResultByCell, 
 
 
 def _collect_cell_values(grid: Grid, results: JobAndResultByCell, row: Row, column: Column, key: str) -> CellValues:
-    """Collect the values of one metric for a row and column."""
+    """Collect one metric's values over the seeds of a table cell."""
     by_seed = {
         seed: results[place]
         for seed in grid.seeds
@@ -210,7 +210,7 @@ def _collect_cell_values(grid: Grid, results: JobAndResultByCell, row: Row, colu
 
 
 def list_differences_without_seed_variance(grid: Grid, results: JobAndResultByCell) -> list[str]:
-    """List the differences, as "row on column", without an estimated seed variance.
+    """Name differences without an estimated seed variance, each as "row on column".
 
     The list is empty if the table is large enough for a prior of the variance between seeds.
     """

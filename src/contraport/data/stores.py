@@ -37,7 +37,7 @@ class Store(ABC):
 
     @property
     def is_in_memory(self) -> bool:
-        """True if all items are in memory, where workers cannot speed up loading."""
+        """True if loading needs no workers because all items are in memory."""
         return False
 
     @cached_property

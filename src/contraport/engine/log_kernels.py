@@ -97,7 +97,7 @@ class LogKernel(ABC):
 
     @property
     def column_input_indices(self) -> tuple[int, ...]:
-        """Indices in `inputs` of the tensors with a value per column.
+        """Positions in `inputs` of the tensors that belong to the columns.
 
         Each comes directly after the corresponding row input.
         """

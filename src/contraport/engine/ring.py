@@ -405,7 +405,7 @@ class RingPairPasses(PairPasses):
         ]
 
     def _combine_log_sums(self, partial: Tensor | None, shards: Shards) -> Tensor | None:
-        """Combine each row's or column's log-sum-exp over all processes, in original order."""
+        """Merge partial log-sum-exps of all processes, and restore the original row order."""
         if partial is None:
             return None
         total = torch.ones_like(partial)

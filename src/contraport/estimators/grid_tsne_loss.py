@@ -52,7 +52,7 @@ class GridTSNELoss:
 
 
 class _LogNormalizer(torch.autograd.Function):
-    """Log-sum of 1 / (1 + distance^2) over point pairs, on a grid."""
+    """Autograd function of the log-sum of 1 / (1 + distance^2) over point pairs."""
 
     @staticmethod
     def forward(ctx: Any, points: Tensor) -> Tensor:

@@ -47,7 +47,7 @@ class Evaluation(dict[str, Any]):
 
     @property
     def differences(self) -> dict[str, dict[str, Difference]]:
-        """Paired metric differences, keyed by the other run or baseline, then metric."""
+        """Paired metric differences from each baseline or compared run, by metric key."""
         return {
             name: {key: Difference(**one) for key, one in by_metric.items()}
             for name, by_metric in self.get("differences", {}).items()

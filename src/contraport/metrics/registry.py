@@ -261,7 +261,7 @@ def collect_metrics_for_display(rows: Iterable[Iterable[str]]) -> list[Metric]:
 
 
 def choose_headline_metrics(metrics: Iterable[Metric]) -> list[Metric]:
-    """Choose up to two metrics for the verdict, all from one group.
+    """Choose up to two metrics for the verdict, from the first suitable group.
 
     The group is the first present of links, accuracy, retrieval and clustering. Within the group, metrics that are not
     for a headline are chosen only if there are no others.

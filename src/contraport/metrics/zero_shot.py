@@ -16,7 +16,7 @@ CLASS_PROMPT_TEMPLATES = ("a photo of a {}.",)
 
 
 def build_class_prompts(classes: Sequence[str], templates: Sequence[str] = CLASS_PROMPT_TEMPLATES) -> list[str]:
-    """Build the texts that name each class, one per template, class by class.
+    """Build the prompts of each class from the templates, ordered by class.
 
     >>> build_class_prompts(["bag", "coat"], ["a {}", "a photo of a {}"])
     ['a bag', 'a photo of a bag', 'a coat', 'a photo of a coat']

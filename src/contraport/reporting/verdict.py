@@ -21,7 +21,7 @@ MAX_LISTED_IN_SENTENCE = 6  # maximum number of runs or settings that a sentence
 
 
 def build_verdict_section(assets: PageAssets) -> Section | None:
-    """Build the section of verdict sentences below the heading, or None without any."""
+    """Build the section of verdict sentences, or None if there are none."""
     sentences = compose_verdict_sentences(assets.runs)
     if compose_lede(assets.runs) is not None:
         sentences = sentences[1:]  # the first one is the heading of the page
@@ -229,7 +229,7 @@ def _describe_mismatch_rate(run: ReportedRun) -> str:
 
 
 def _describe_differing_settings(runs: Sequence[ReportedRun]) -> str:
-    """Return a sentence on settings that differ between runs, machine options excepted."""
+    """Return a sentence on training settings that differ between runs."""
     # Options of the machine, such as the number of threads, are not a difference between methods.
     machine = {name for name, option in RECORDED_OPTIONS_BY_NAME.items() if option.lifetime == "machine"}
     texts_by_name = setting_texts_by_name(runs).items()

@@ -162,7 +162,7 @@ def compute_couplings_1d(
 
 
 def _check_temperatures(temperatures: Sequence[float]) -> None:
-    """Raise `UsageError` unless the temperatures are positive, at least one."""
+    """Raise `UsageError` unless temperatures are a nonempty list of positive numbers."""
     check_nonempty_sequence("temperatures", temperatures, "a list of at least one positive number")
     for temperature in temperatures:
         check_positive("temperatures", temperature)
@@ -290,7 +290,7 @@ def compare_constraints(
 
 
 def _compute_plan_statistics(plan: Tensor, true_pair_mask: Tensor) -> PlanWithStatistics:
-    """Compute the statistics of a plan, (N, M)."""
+    """Compute a plan's mass, its share on true pairs, and its column balance."""
     mass = plan.sum()
     columns = plan.sum(0) / mass
     return PlanWithStatistics(

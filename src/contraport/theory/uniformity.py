@@ -114,7 +114,7 @@ class UniformPoints:
     deviation_from_optimum: float | None
 
     def figure(self) -> Figure:
-        """Draw the points, or the uniformity if d > 2, and the cosines."""
+        """Draw the points or their uniformity curve, and the matrix of cosines."""
         figure, (left, right) = create_panels(2)
         points = self.points
         if points.shape[1] == 2:

@@ -1,4 +1,4 @@
-"""Choice of the number of CPU threads, by timing of trial steps."""
+"""Choice of the number of CPU threads by timing trial steps."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
         )
 
     def _score_view_pairs(self) -> ViewPairScores:
-        """Score each pair of views, for items and for two sets of deliberate mismatches."""
+        """Score all pairs of views, of the items and of deliberate mismatches."""
         dataset, decoys, items = self._dataset, self._dataset.decoy_pairs, len(self._dataset)
         features, _ = encode_and_project_views(self._pipeline.model, dataset, self._pipeline.views, self._loader_config)
         sources = [features]

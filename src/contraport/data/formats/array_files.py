@@ -93,7 +93,7 @@ def dataset_from_arrays(
 
 
 def read_npy(argument: str, path: str, mmap_mode: Literal["r"] | None = None) -> np.ndarray:
-    """Return the array in an `.npy` file without unpickling, mapped with `mmap_mode`.
+    """Return the array in an `.npy` file without unpickling, memory-mapped on request.
 
     Raises:
         UsageError: the file is missing, corrupt or pickled, or an archive; the message names the argument.

@@ -75,7 +75,7 @@ LARGE_IMAGE_STRENGTH_BY_NAME = {
 
 
 def choose_image_strength(name: str, size: tuple[int, int]) -> ImageStrength:
-    """Return the named strength for an image size (H, W), small or large."""
+    """Return an augmentation strength by name and image size, (H, W)."""
     return (SMALL_IMAGE_STRENGTH_BY_NAME if min(size) <= 32 else LARGE_IMAGE_STRENGTH_BY_NAME)[name]
 
 

@@ -488,7 +488,7 @@ def _triton_input_precision(x: Tensor) -> str:
 
 
 def _count_column_splits(inputs: _KernelInputs, blocks: _LaunchConfig) -> int:
-    """Return the number of column splits, each computed by its own Triton program."""
+    """Return the number of column ranges, each summed by its own Triton program."""
     if not inputs.x.is_cuda:
         return 2  # in the interpreter, so that tests reach the joining of partial results
     processors = torch.cuda.get_device_properties(inputs.x.device).multi_processor_count
@@ -498,7 +498,7 @@ def _count_column_splits(inputs: _KernelInputs, blocks: _LaunchConfig) -> int:
 
 @functools.cache
 def choose_column_splits(row_blocks: int, column_blocks: int, processors: int) -> int:
-    """Return the number of column splits with the least estimated time.
+    """Return the number of column ranges with the least estimated time.
 
     The programs run in ceil(row_blocks * splits / processors) waves of 1 / splits of the work each. One more split
     costs 2% of the time, as partial results are written and then added up.

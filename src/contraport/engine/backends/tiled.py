@@ -487,7 +487,7 @@ def _midpoint_and_half_range(values: Tensor) -> tuple[float, float]:
 
 
 def _iter_tile_and_transpose(tile: Tile) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Yield (rows, columns, values) of a tile, then its transpose under symmetry."""
+    """Yield a tile, and its transpose unless computed separately, as (rows, columns, values)."""
     yield tile.rows, tile.columns, tile.kernel_or_log_kernel
     if tile.stands_for_transpose:
         yield tile.columns, tile.rows, tile.kernel_or_log_kernel.T

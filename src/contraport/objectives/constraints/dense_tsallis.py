@@ -112,7 +112,7 @@ class _TsallisDualProblem:
         return linear - (_q_exponential(s, self.order) ** self.order).sum() / self.order
 
     def newton_steps(self, f: Tensor, g: Tensor, residual: Tensor, ridge: float = 0.0) -> tuple[Tensor, Tensor]:
-        """Return the Newton steps of f and g for a gradient `residual`."""
+        """Return Newton steps of both dual potentials for a gradient `residual`."""
         n = len(f)
         plan = _q_exponential(f[:, None] + g + self.logits, self.order)
         weights = torch.where(plan > 0, torch.where(plan > 0, plan, 1) ** (2 - self.order), 0)

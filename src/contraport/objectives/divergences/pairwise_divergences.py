@@ -116,7 +116,7 @@ class _NegatedFunction:
 
 
 def _log_psi_margin_row_sums(result: PlanWithTarget, log_psi: Link | None, shift: float) -> ValuesPerRow:
-    """Return log sum_j psi(margin_ij) for each row, (N,).
+    """Return log sum_j psi(margin_ij) for each row and a function psi, (N,).
 
     The margin of a pair is (positive cost - pair cost) / temperature + shift.
     """

@@ -198,7 +198,7 @@ class NetworkSettings(BaseOptions):
 
     @property
     def _has_no_trainable_encoder(self) -> bool:
-        """True if no encoder has trainable weights and encoders are not set by view."""
+        """True if no encoder has trainable weights, False for encoders given by view."""
         return not isinstance(self.encoder, Mapping) and all(self._untrainable_encoder_mask)
 
     @property

@@ -306,7 +306,7 @@ class QueryKeyLoss(ObjectiveStepLoss):
 
 
 def _make_one_directional(layout: Layout) -> Layout:
-    """Return the layout that compares view 0 with view 1 only one way."""
+    """Restrict a symmetric layout to one direction, from view 0 to view 1."""
     if isinstance(layout, NestedCoordinates):
         return replace(layout, layout=_make_one_directional(layout.layout))
     return replace(layout, symmetric=False) if isinstance(layout, Cross) else layout
