@@ -134,7 +134,7 @@ def to_file_name(text: str) -> str:
 
 
 def equally_long_suffixes_by_path(paths: Iterable[str]) -> dict[str, str]:
-    """Return the last n parts of each path, with the smallest distinguishing n.
+    """Return each path's ending, with just enough parts to distinguish all paths.
 
     >>> equally_long_suffixes_by_path(["a/cats/1.png", "b/cats/1.png", "b/cats/2.png"])
     {'a/cats/1.png': 'a/cats/1.png', 'b/cats/1.png': 'b/cats/1.png', 'b/cats/2.png': 'b/cats/2.png'}

@@ -249,7 +249,7 @@ class CellSearch:
         return largest, rows.gather(1, order)
 
     def count_rows_in_nearer_cells(self, queries: Tensor, rows: Tensor) -> Tensor:
-        """Count rows in cells nearer to each query than a given row's cell.
+        """Count rows whose cell is nearer to the query than a given row's.
 
         A cell is nearer if its center is nearer to the query than that of the row's own cell. The rows of each query
         and the result are int64 ``(q, k)``.
@@ -262,7 +262,7 @@ class CellSearch:
         return torch.cat([self._count_rows_nearer_than_cells(q).gather(1, cell_of_row[r]) for q, r in blocks])
 
     def _count_rows_nearer_than_cells(self, queries: Tensor) -> Tensor:
-        """Count rows in cells nearer to each query than each cell."""
+        """Count, for each query and cell, the rows in nearer cells."""
         order = (queries @ self._centers.T).argsort(dim=1, descending=True, stable=True)
         before = self._sizes[order].cumsum(dim=1) - self._sizes[order]
         return torch.empty_like(before).scatter_(1, order, before)

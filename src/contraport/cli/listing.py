@@ -71,7 +71,7 @@ def _build_rows(what: str) -> list[dict[str, str]]:
 
 
 def _name_command_options(summary: str) -> str:
-    """Replace keywords of losses by command options, such as ``weights=`` by --sample_weight.
+    """Replace keywords such as ``weights=`` in a summary by command-line options.
 
     >>> _name_command_options("CoSENT; needs ``weights=``."), _name_command_options("SogCLR; needs ``ids=``.")
     ('CoSENT; needs --sample_weight.', 'SogCLR.')

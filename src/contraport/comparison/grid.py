@@ -61,7 +61,7 @@ class Column(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """Claim of a suite that some rows are better than another row.
+    """Claim that some rows of a comparison are better than another row.
 
     Attributes:
         statement: the claim as a sentence.

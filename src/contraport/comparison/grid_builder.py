@@ -376,7 +376,7 @@ def load_suite(suite: str | Path) -> dict[str, Any]:
 
 
 def parse_claim(value: Any) -> Claim:
-    """Parse a claim of a suite from a mapping.
+    """Parse a claim about rows of a comparison from a mapping.
 
     Raises:
         UsageError: missing or unknown keys, or wrong values.

@@ -347,7 +347,7 @@ def vectorize_texts(text_bytes: Tensor, size: int) -> Tensor:
 
 
 def _sum_by_bucket_and_normalize(hashes: Tensor, values: Tensor, size: int) -> Tensor:
-    """Return unit-norm sums of `values` by hash modulo `size`, ``(b, size)``."""
+    """Sum values into hash buckets and scale to unit norm, ``(b, size)``."""
     # shape[0], not len: a traced network then takes any number of texts
     sums = values.new_zeros(hashes.shape[0], size).scatter_add(1, torch.remainder(hashes, size), values)
     return F.normalize(sums)

@@ -82,7 +82,7 @@ def serialize_encoder(encoder: object) -> Any:
 
 
 def is_user_module_description(name: object) -> bool:
-    """Return whether a stored name is the description of a user's module."""
+    """Return whether a stored encoder name stands for a user's own module."""
     return isinstance(name, str) and name.startswith("<")
 
 

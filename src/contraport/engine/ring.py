@@ -38,7 +38,7 @@ _SINGLE_PROCESS = Processes()
 
 
 class Shards(NamedTuple):
-    """Distribution of a block's rows (or columns) over processes.
+    """Distribution of rows, or of columns, over processes.
 
     Attributes:
         sizes: Number of rows of each process.

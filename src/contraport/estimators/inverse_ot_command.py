@@ -70,7 +70,7 @@ class LearnedCost(NamedTuple):
 
     @property
     def explained_share(self) -> float:
-        """Share of row-column dependence that the cost explains, 1 for an independent coupling."""
+        """Share of the row-column dependence that the cost explains."""
         return 1 - self.kl_divergence / self.independent_kl if self.independent_kl > 0 else 1.0
 
     def __str__(self) -> str:

@@ -59,7 +59,7 @@ def iter_intermediate_model_copies(
 
 
 def build_initial_test_plan_objective(settings: Settings) -> Loss:
-    """Build the objective as before training, for the plan of test items.
+    """Build the objective with initial parameters, to compute the plan of test items.
 
     Raises:
         UsageError: the objective has no such plan; the message is a note of the evaluation.
@@ -88,7 +88,7 @@ def build_initial_test_plan_objective(settings: Settings) -> Loss:
 
 
 def copy_objective_at_epoch(initial: Loss, run: RunFolder, settings: Settings, epochs: int | None) -> Loss:
-    """Return a copy of the objective as scheduled after `epochs` epochs."""
+    """Return a copy of the objective with its parameters after `epochs` epochs."""
     objective, done = copy.deepcopy(initial), settings.epochs if epochs is None else epochs
     # Schedules as if an epoch had two steps, at the second of the last epoch: a temperature has reached its end there.
     for schedule in build_loss_schedules(settings, objective, steps=1, steps_per_epoch=2):

@@ -99,7 +99,7 @@ class EvalContext:
         return context
 
     def _extract_features(self, dataset: Dataset, untruncated: Tensor | None) -> Tensor:
-        """Return a dataset's features, `(n, F)`, extracted or truncated from longer ones."""
+        """Return a dataset's features, `(n, F)`, by truncating `untruncated` if it is given."""
         if untruncated is None:
             return extract_features(self.encoder, dataset, self.views, self.loader_config, self.name)
         parts = untruncated.split(self.model.untruncated_representation_sizes, dim=1)
@@ -107,7 +107,7 @@ class EvalContext:
 
     @property
     def model(self) -> Model:
-        """The encoder, which must be a `Model` and not raw inputs."""
+        """Encoder as a `Model`, for metrics that do not apply to raw inputs."""
         assert isinstance(self.encoder, Model)
         return self.encoder
 

@@ -156,7 +156,7 @@ class PairPattern:
         )
 
     def pairs_with_equal(self, attribute: Tensor) -> PairSet:
-        """Return the pairs whose items have equal values of an attribute, (n,)."""
+        """Return the pairs whose items have equal values in `attribute`, (n,)."""
         rows = attribute[self.row_items]
         same = self.row_items is self.column_items
         return PairSet.from_equal_labels((rows, rows if same else attribute[self.column_items]))
@@ -299,7 +299,7 @@ class Block:
         return replace(self, pattern=pattern, y=torch.cat(zero_pad_vector_sets([self.y, embeddings])))
 
     def build_geometry(self, kernel: Kernel, temperature: float | Tensor | None = None) -> Geometry:
-        """Build the geometry of the kernel on the block's compared pairs."""
+        """Build the block's log-kernel, with masks of the excluded pairs."""
         if self.ring_item_counts is not None:
             processes, (rows, columns) = current_processes(), self.pattern.row_and_column_shards(self.ring_item_counts)
             own = kernel(self.x, self.y, temperature, processes)

@@ -73,7 +73,7 @@ class Plan:
 
     @property
     def kernel_geometry(self) -> Geometry:
-        """Geometry of the compared pairs under the kernel, (N, M)."""
+        """Log-kernel of the embeddings, with masks of the excluded pairs, (N, M)."""
         return self.geometry if self.cost_geometry is None else self.cost_geometry
 
     @property
@@ -184,7 +184,7 @@ class Plan:
 
     @property
     def log_kernel_without_link(self) -> LogKernel:
-        """Log-kernel without its link, the negative cost divided by its `cost_unit`."""
+        """Log-kernel without its pointwise link function, -cost / cost_unit."""
         return self.kernel_geometry.log_kernel.with_link(None)
 
     def row_cost(self, *, detach_plan: bool) -> Tensor:

@@ -136,7 +136,7 @@ class Run:
         return copy.deepcopy(self._get_cached_config().values)
 
     def settings(self, **changes: Any) -> Settings:
-        """Return the settings of the training, with some of them replaced."""
+        """Return the run's training settings, updated with `changes`."""
         config = self._get_cached_config()
         if config.settings is None:
             try:

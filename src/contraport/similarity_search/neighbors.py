@@ -349,7 +349,7 @@ def _is_existing_path(query: object) -> bool:
 
 
 def _has_image_or_npy_suffix(query: str) -> bool:
-    """Return whether a query ends like an image or array file."""
+    """Return whether a query has the suffix of an image or `.npy` file."""
     return Path(query).suffix.lower() in {*IMAGE_SUFFIXES, ".npy"}
 
 

@@ -64,7 +64,7 @@ def create_run_folder(run: RunFolder, settings: Settings, digests: SplitDigests 
 
 @hint_on_error("contraport docs troubleshooting resume-is-refused")
 def reset_to_last_checkpoint(run: RunFolder, settings: Settings, digests: SplitDigests | None) -> Position:
-    """Reset a run folder to its last checkpoint, and return the training position.
+    """Reset a run folder to its last checkpoint, and return its epoch and step.
 
     `digests` are those of the items, which must not change; None for a stream.
 
@@ -95,7 +95,7 @@ def reset_to_last_checkpoint(run: RunFolder, settings: Settings, digests: SplitD
 
 
 def drop_metrics_after(run: RunFolder, position: Position) -> None:
-    """Delete the rows of `metrics.jsonl` that follow a training position."""
+    """Delete the rows of `metrics.jsonl` logged after a training step."""
     if run.metrics_path.exists():
         run.replace_metrics(row for row in run.metrics_rows() if row["step"] <= position.step)
 

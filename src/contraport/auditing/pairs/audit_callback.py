@@ -228,7 +228,7 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
 
     @cached_property
     def _raw_vector_features(self) -> PairedFeatures:
-        """Paired features of the raw vectors, cached for all scorings."""
+        """Paired features of the raw vectors, computed once."""
         return load_vector_pairs(self._dataset)
 
     def state(self) -> dict[str, Any]:
@@ -304,7 +304,7 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
     def _select_training_positions(
         self, scores: Tensor, decoy_scores: Tensor, drop_share: float, *, includes_decoys: bool
     ) -> Tensor:
-        """Return sorted training positions, without the share `drop_share` that scores lowest.
+        """Return sorted positions to train on, without the lowest-scored share `drop_share`.
 
         Decoys stay if they score like pairs that stay.
         """

@@ -194,7 +194,7 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
     def _select_training_positions_and_trusted_views(
         self, view_scores: Tensor, *, includes_decoys: bool
     ) -> tuple[Tensor, Tensor]:
-        """Return sorted training positions and the mask of trusted views.
+        """Return sorted positions to train on, and a mask of trusted views.
 
         A trusted view is more probably right than wrong. Of each view at most two thirds of the items are distrusted:
         uninformative scores would otherwise leave none. If too few items have two trusted views for a batch, others are

@@ -239,7 +239,7 @@ def _parse_csv(path: Path, type_by_column: Mapping[str, pa.DataType]) -> pa.Tabl
 
 
 def _restore_original_texts(table: pa.Table, path: Path, declared_roles: Mapping[str, Any]) -> pa.Table:
-    """Restore texts such as 007 in columns of labels, domains, keys and sequences."""
+    """Restore texts such as 007 that were parsed as numbers."""
     explicit = {name: role for role, name in declared_roles.items() if isinstance(name, str)}
     implied = {name: role for role, names in COLUMN_NAMES_BY_ROLE.items() for name in names}
     roles = {name: explicit.get(name, implied.get(name.lower())) for name in table.schema.names}

@@ -110,11 +110,11 @@ class TsallisProblem(HostLoop):
 
     @property
     def potential_minus_threshold(self) -> float:
-        """Constant difference v - t between potential and threshold."""
+        """Difference between stored potentials and logit thresholds, equal for all rows."""
         return self.exponent * self.factored_out_base
 
     def build_geometry(self, potential: Tensor, exponent: float) -> Geometry:
-        """Build a geometry whose kernel is a scaled power of the logits.
+        """Build the log-kernel of a scaled power of the logits, with masks.
 
         The kernel is a multiple of [(order - 1) (logit - threshold)]_+^exponent.
         """

@@ -76,7 +76,7 @@ class Pairwise(KernelDivergence):
 
 @dataclass(frozen=True, repr=False)
 class PairwiseSum(KernelDivergence):
-    """Pairwise loss like `Pairwise`, with a function psi that may be negative.
+    """Pairwise loss whose function of distance differences may be negative.
 
     It is phi(sum_j psi(d_i^2 - d_ij^2)), with the distances d of `Pairwise`.
 

@@ -113,7 +113,7 @@ class NoiseContrastiveEstimation(nn.Module, KernelDivergence):
 
 
 class MovingAverageLogSum(ItemLogAverages, KernelDivergence):
-    """Log-denominator of SogCLR, the log of a moving average per item.
+    """Log-denominator of SogCLR, from a moving average of each item's mean kernel.
 
     The average of an item is that of the mean kernel over its compared pairs. A batch updates the averages u of its own
     items, u <- momentum u + (1 - momentum) mean; the first mean of an item is its first average. The gradient is that

@@ -109,7 +109,7 @@ class TargetPlan(ABC):
 
 @keep_deprecated_attributes(transpose="for_transposed_block")
 class Target(Component, ABC):
-    """Base class of targets, which define the desired plan between a block's embeddings.
+    """Base class of targets, which define the transport plan that training aims at.
 
     Attributes:
         positives_from_views: Whether the views of an item are its positives, so that several views are needed.
@@ -126,7 +126,7 @@ class Target(Component, ABC):
 
     @abstractmethod
     def __call__(self, block: Block, attributes: Attributes) -> TargetPlan:
-        """Return the target plan of a block; its mass is 1, less the share of rows without a positive."""
+        """Return the target plan, whose mass is the share of rows with positives."""
 
     def for_transposed_block(self) -> Target:
         """Return the target of a block with its rows and columns exchanged."""

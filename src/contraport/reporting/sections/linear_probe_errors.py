@@ -60,7 +60,7 @@ def build_confident_error_records(assets: PageAssets, run: ReportedRun, names: l
 
 
 def draw_confusion_matrix(counts: np.ndarray, names: list[str]) -> PlotlyFigure:
-    """Draw confusion counts as shares of predicted classes (columns) per true class (rows)."""
+    """Draw a confusion matrix with rows (true classes) normalized to sum 1."""
     totals = counts.sum(axis=1, keepdims=True)
     shares = counts / np.maximum(totals, 1)
     hover = [

@@ -77,7 +77,7 @@ class PlanSnapshot(NamedTuple):
 
     @property
     def negatives_tv_from_uniform(self) -> float | None:
-        """Total variation distance of negatives' masses from uniform, 0 to 1, or None."""
+        """Total variation distance between the negatives' distribution of mass and the uniform one."""
         negative = self.target == 0
         if self.excludes_self_pairs:
             negative = negative & ~np.eye(len(self.plan), dtype=bool)
@@ -219,7 +219,7 @@ def _add_mass_on_target_plot(
 
 
 def _dropped_mass_prefix(mass: float) -> str:
-    """Return a prefix on the plan's mass, empty if the mass is 1."""
+    """Return text about the plan's mass, empty if the mass is 1."""
     if abs(mass - 1) < DROPPED_MASS_TOLERANCE:
         return ""
     return f"mass {mass:.3f}, {1 - mass:.0%} dropped; " if mass < 1 else f"mass {mass:.3g}, above 1; "

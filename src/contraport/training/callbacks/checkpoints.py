@@ -229,7 +229,7 @@ def format_unusable_checkpoint_remedy(run: RunFolder) -> str:
 
 
 def read_resume_position(run: RunFolder) -> Position:
-    """Read the training position to resume from, zero if no checkpoint exists.
+    """Read the epoch and step to resume from, zero if no checkpoint exists.
 
     Raises:
         UsageError: the checkpoint is corrupt, or was written and is missing.

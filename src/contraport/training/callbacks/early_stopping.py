@@ -132,7 +132,7 @@ class EarlyStopping(Callback):
             self._best, self._best_epoch = state["best"], state["best_epoch"]
 
     def on_start(self, loop: Loop) -> None:
-        """Stop if the patience is used up; warn if it exceeds the training."""
+        """Stop if the patience is already used up, and warn if it is too long."""
         patience = self._rule.resolve_patience(loop.epochs)
         loop.should_stop = self._stops and loop.completed_epochs - self._best_epoch >= patience
         if self._stops and 1 + patience >= loop.epochs:

@@ -55,7 +55,7 @@ def load_initial_weights(settings: Settings, run: RunFolder | None = None) -> In
 
 
 def _find_encoder_for_view(argument: str, encoder: Encoders, view: str) -> str | nn.Module | None:
-    """Return the encoder set for a view, or None."""
+    """Return the encoder that an option gives for a view, or None."""
     if isinstance(encoder, Mapping):
         return encoder.get(view)
     if encoder is None or isinstance(encoder, str | nn.Module):
@@ -67,7 +67,7 @@ def _find_encoder_for_view(argument: str, encoder: Encoders, view: str) -> str |
 
 
 def with_defaults_from_weights(settings: Settings, initial_weights: InitialWeights | None) -> Settings:
-    """Complete settings by the encoder and image size of the initial weights.
+    """Fill in a missing encoder and image size from the initial weights.
 
     >>> from contraport.encoders.initial_weights import EncoderWeights
     >>> weights = InitialWeights("runs/a", [EncoderWeights("resnet18", {}, image_size=64)])

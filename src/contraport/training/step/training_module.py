@@ -318,7 +318,7 @@ def draw_cached_views(views: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 def count_views_used_as_keys(model: Model, shapes: Sequence[tuple[int, ...]]) -> int:
-    """Return the number k of views, so that the first k serve as keys.
+    """Return the number of views whose embeddings serve as keys.
 
     With a shared encoder these are the views of the first view's size (multi-crop: the large ones), else all.
     """
