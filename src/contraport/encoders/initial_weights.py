@@ -19,7 +19,7 @@ from contraport._utils.files import check_checksum_if_present
 from contraport._utils.formatting import format_options
 from contraport._utils.lazy_imports import LazyModule
 from contraport.catalog.encoders import ENCODERS
-from contraport.encoders import lite0
+from contraport.encoders import efficientnet_lite0
 from contraport.encoders.factory import Shape, is_user_module_description, list_custom_code_encoders
 from contraport.encoders.model import CONFIG_FILE, WEIGHTS_FILE, Encoders, Model, optional_values_per_view, read_config
 from contraport.encoders.transformers_text_encoder import TransformersTextEncoder, build_transformers_text_encoder
@@ -283,7 +283,10 @@ def _load_published_initial_weights(encoder: str | nn.Module | None) -> InitialW
     assert isinstance(encoder, str)
     if encoder in ENCODERS:
         return _build_timm_initial_weights(
-            encoder, lite0.read_lite0_weights(), _timm_config_or_empty(lite0.TIMM_NAME), lite0.WEIGHTS_PACKAGE
+            encoder,
+            efficientnet_lite0.read_lite0_weights(),
+            _timm_config_or_empty(efficientnet_lite0.TIMM_NAME),
+            efficientnet_lite0.WEIGHTS_PACKAGE,
         )
     return _load_timm_initial_weights(encoder) if timm.is_model(encoder) else _load_text_initial_weights(encoder)
 

@@ -16,7 +16,7 @@ from contraport.data import Dataset, load
 from contraport.data.formats.column_roles import MAX_LISTED_COLUMNS
 from contraport.data.formats.tables import find_view_division
 from contraport.data.streams import Stream
-from contraport.encoders.lite0 import are_lite0_weights_installed
+from contraport.encoders.efficientnet_lite0 import are_lite0_weights_installed
 from contraport.errors import check
 from contraport.training.command_options import ADVISE_COMMAND_SPEC, AdviseOptions
 

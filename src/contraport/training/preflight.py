@@ -22,7 +22,7 @@ from contraport.data.streams import Stream
 from contraport.embedding import LoaderConfig, RawInputEncoder, embed_views
 from contraport.encoders import Model
 from contraport.encoders.builtin_networks import NgramCountsWithLearnedWeights
-from contraport.encoders.lite0 import are_lite0_weights_installed
+from contraport.encoders.efficientnet_lite0 import are_lite0_weights_installed
 from contraport.encoders.model import optional_values_per_view
 from contraport.metrics.retrieval import retrieval_ranks
 from contraport.runs import RunFolder

