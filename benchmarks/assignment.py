@@ -161,7 +161,7 @@ def measure_excess(name: str, n: int) -> dict[str, Any]:
     result = approximate_assignment(x, y, auction_size=0)
     seconds, begin = time.process_time() - begin, time.process_time()
     least = find_least_cost(x, y, result.partners)
-    excess = [100 * (cost / least - 1) for cost in result.pass_costs]
+    excess = [100 * (cost / least - 1) for cost in result.mean_cost_by_pass]
     return {
         "sets": name,
         "items": n,

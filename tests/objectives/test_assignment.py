@@ -49,7 +49,7 @@ def test_is_exact_up_to_the_block_size(cost, n):
     assert is_permutation(result, n)
     torch.testing.assert_close(result.row_cost, matrix[torch.arange(n), result.partners])
     assert result.cost == pytest.approx(lowest_cost(x, y, cost), rel=1e-12)
-    assert len(result.pass_costs) == 1
+    assert len(result.mean_cost_by_pass) == 1
     assert result.gap == 0
 
 
@@ -96,7 +96,7 @@ def test_finds_a_permutation_of_the_same_points(solver, dtype):
 def test_passes_never_raise_the_cost():
     x, y = points(1500, 16)
     result = refine(x, y, block_size=100, passes=12)
-    costs = result.pass_costs
+    costs = result.mean_cost_by_pass
     assert len(costs) == 13
     assert all(after <= before for before, after in pairwise(costs))
     assert costs[-1] < 0.98 * costs[0]
@@ -106,7 +106,7 @@ def test_passes_never_raise_the_cost():
 def test_a_block_of_higher_cost_is_not_accepted(monkeypatch):
     monkeypatch.setattr(large_assignment, "_best_partners", lambda _, x, y: torch.arange(len(x)).flip(0))
     x, y = points(600)
-    costs = refine(x, y, block_size=100, passes=5).pass_costs
+    costs = refine(x, y, block_size=100, passes=5).mean_cost_by_pass
     assert all(after <= before for before, after in pairwise(costs))
 
 
@@ -115,14 +115,14 @@ def test_fewer_passes_are_the_first_of_more():
     more = refine(x, y, block_size=100, passes=5)
     for passes in (0, 2):
         fewer = refine(x, y, block_size=100, passes=passes)
-        assert fewer.pass_costs == more.pass_costs[: passes + 1]
+        assert fewer.mean_cost_by_pass == more.mean_cost_by_pass[: passes + 1]
 
 
 def test_passes_end_when_one_lowers_no_cost():
     x, _ = points(600)
     result = refine(x, x + 1, block_size=100, passes=1000)
-    assert len(result.pass_costs) < 10
-    assert result.pass_costs[-1] == result.pass_costs[-2]
+    assert len(result.mean_cost_by_pass) < 10
+    assert result.mean_cost_by_pass[-1] == result.mean_cost_by_pass[-2]
 
 
 def test_the_seed_determines_the_assignment():

@@ -19,6 +19,7 @@ from contraport.engine import autocast_disabled, normalize
 from contraport.errors import check, check_integer, check_name, import_optional, is_number, type_and_shape
 from contraport.objectives.auction import ROWS_PER_BLOCK, STEP_RATIO, Auction
 from contraport.objectives.inputs import check_dense_and_not_meta, check_values
+from contraport.options import keep_deprecated_attributes
 from contraport.seeding import numpy_generator, torch_generator
 
 _PAIRED_COSTS_BY_NAME: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -31,6 +32,7 @@ _PAIRED_COSTS_BY_NAME: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 """Costs of pairs, (k,), of points (k, d) each. For assignments all are -<x, y> up to a factor and a constant."""
 
 
+@keep_deprecated_attributes(pass_costs="mean_cost_by_pass")
 @dataclass(frozen=True, eq=False, repr=False)
 class Assignment:
     """One-to-one assignment of two sets of n points.
@@ -38,23 +40,24 @@ class Assignment:
     Attributes:
         partners: Index of the partner in y of each point of x, (n,): a permutation.
         row_cost: Cost of each point of x and its partner, (n,), in double precision on the CPU.
-        pass_costs: Mean cost of a pair after the auction or the hierarchical refinement, and after each pass that ran.
+        mean_cost_by_pass: Mean cost of a pair after the auction or the hierarchical refinement, and after each pass
+            that ran.
         gap: Upper bound on the excess over the least mean cost, by dual potentials and up to rounding of the points: 0
             for an exact assignment; None after a hierarchical refinement, which has no bound.
     """
 
     partners: Tensor
     row_cost: Tensor
-    pass_costs: tuple[float, ...]
+    mean_cost_by_pass: tuple[float, ...]
     gap: float | None = None
 
     @property
     def cost(self) -> float:
         """Mean cost of a pair, like `Transport.cost` for masses of 1/n."""
-        return self.pass_costs[-1]
+        return self.mean_cost_by_pass[-1]
 
     def __repr__(self) -> str:
-        return f"Assignment(n={len(self.partners)}, cost={self.cost:.6g}, passes={len(self.pass_costs) - 1})"
+        return f"Assignment(n={len(self.partners)}, cost={self.cost:.6g}, passes={len(self.mean_cost_by_pass) - 1})"
 
 
 @torch.no_grad()
@@ -159,7 +162,7 @@ def _refine_hierarchically(
     (x, y), (u, v) = points, scaled
     leaves = list(_iterate_part_indices((u, v), block_size, generator))
     blocks, partners = [rows for rows, _ in leaves], torch.empty(len(x), dtype=torch.int64)
-    row_cost, pass_costs = torch.empty(len(x), dtype=torch.float64), []
+    row_cost, mean_cost_by_pass = torch.empty(len(x), dtype=torch.float64), []
     for rows, columns in leaves:
         partners[rows], row_cost[rows] = columns, _paired_costs(cost, x[rows], y[columns])
     for number in range(passes + 1):
@@ -176,10 +179,10 @@ def _refine_hierarchically(
             gained = float((row_cost[rows] - new_cost).sum())
             if gained > 1e-12 * float(new_cost.abs().sum()):  # a smaller gain is rounding
                 partners[rows], row_cost[rows], gain = columns, new_cost, gain + gained
-        pass_costs.append(float(row_cost.mean()))
+        mean_cost_by_pass.append(float(row_cost.mean()))
         if len(blocks) == 1 or (number and gain == 0):
             break
-    return Assignment(partners, row_cost, tuple(pass_costs), 0.0 if len(x) <= block_size else None)
+    return Assignment(partners, row_cost, tuple(mean_cost_by_pass), 0.0 if len(x) <= block_size else None)
 
 
 def _paired_costs(cost: str, x: Tensor, y: Tensor) -> Tensor:

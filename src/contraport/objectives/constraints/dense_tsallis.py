@@ -69,20 +69,20 @@ def solve_dense_tsallis(
     dual = _TsallisDualProblem(theta.detach(), order, a.detach(), b.detach() if mass_constraint == "balanced" else None)
     f, g = _maximize_dual(dual)
     # In units of the temperature; the step has the value 0 and the gradient of the solution.
-    p = _q_exponential(f[:, None] + g + theta, order)
+    p = _tsallis_masses(f[:, None] + g + theta, order)
     residuals = [a - p.sum(1), b - p.sum(0)] if mass_constraint == "balanced" else [a - p.sum(1)]
     steps = dual.newton_steps(f, g, torch.cat(residuals))
     f, g = f + steps[0] - steps[0].detach(), g + steps[1] - steps[1].detach()
-    masses = _q_exponential(f[:, None] + g + theta, order)
+    masses = _tsallis_masses(f[:, None] + g + theta, order)
     if mass_constraint == "simplex":
         masses, f, g = masses.view(shape), f.expand(shape[0]), f.new_zeros(shape[1])
     scale = logits.log_kernel.cost_unit
     return DenseTsallisPlan.from_masses(masses, logits, (log_a, log_b), (scale * f, scale * g))
 
 
-def _q_exponential(s: Tensor, order: float) -> Tensor:
-    """Return the Tsallis q-exponential of `s`, [(order - 1) s]_+^(1 / (order - 1))."""
-    base = (order - 1) * s
+def _tsallis_masses(shifted_logits: Tensor, order: float) -> Tensor:
+    """Return the masses [(order - 1) s]_+^(1 / (order - 1)) of s = logits + potentials."""
+    base = (order - 1) * shifted_logits
     present = (base > 0) & torch.isfinite(base)
     powers: Tensor = torch.where(present, torch.where(present, base, 1) ** (1 / (order - 1)), 0)
     return powers
@@ -99,7 +99,7 @@ class _TsallisDualProblem:
 
     def flat_gradient(self, f: Tensor, g: Tensor) -> Tensor:
         """Return the dual gradient, which is the missing mass of rows and columns."""
-        plan = _q_exponential(f[:, None] + g + self.logits, self.order)
+        plan = _tsallis_masses(f[:, None] + g + self.logits, self.order)
         rows = self.row_masses - plan.sum(1)
         return rows if self.column_masses is None else torch.cat([rows, self.column_masses - plan.sum(0)])
 
@@ -109,12 +109,12 @@ class _TsallisDualProblem:
         linear = f @ self.row_masses + (0 if self.column_masses is None else g @ self.column_masses)
         if self.order < 1 and bool((s >= 0).any()):
             return linear.new_tensor(-torch.inf)
-        return linear - (_q_exponential(s, self.order) ** self.order).sum() / self.order
+        return linear - (_tsallis_masses(s, self.order) ** self.order).sum() / self.order
 
     def newton_steps(self, f: Tensor, g: Tensor, residual: Tensor, ridge: float = 0.0) -> tuple[Tensor, Tensor]:
         """Return Newton steps of both dual potentials for a gradient `residual`."""
         n = len(f)
-        plan = _q_exponential(f[:, None] + g + self.logits, self.order)
+        plan = _tsallis_masses(f[:, None] + g + self.logits, self.order)
         weights = torch.where(plan > 0, torch.where(plan > 0, plan, 1) ** (2 - self.order), 0)
         rows = weights.sum(1)
         if self.column_masses is None:
@@ -200,6 +200,6 @@ def _solve_row_potentials(logits: Tensor, order: float, masses: Tensor) -> Tenso
     low, high = bounds.amin(0), bounds.amax(0)
     for _ in range(60):  # these determine the last bit
         middle = (low + high) / 2
-        too_light = _q_exponential(middle[:, None] + logits, order).sum(1) < masses
+        too_light = _tsallis_masses(middle[:, None] + logits, order).sum(1) < masses
         low, high = torch.where(too_light, middle, low), torch.where(too_light, high, middle)
     return (low + high) / 2

@@ -135,9 +135,9 @@ class TsallisProblem(HostLoop):
         bound neither overshoots.
         """
         slope = self.order - 1
-        log_total = self._log_sums_per_potential(self.log_row_sums(potential, self.exponent))
+        log_total = self._sum_rows_sharing_potential(self.log_row_sums(potential, self.exponent))
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.order != 2):
-            log_slopes = self._log_sums_per_potential(self.log_row_sums(potential, self.exponent - 1))
+            log_slopes = self._sum_rows_sharing_potential(self.log_row_sums(potential, self.exponent - 1))
         empty = log_slopes == -torch.inf
         log_total = log_total.masked_fill(empty, 0)
         step = -torch.expm1(-slope * log_total) / slope * torch.exp(log_total - log_slopes.masked_fill(empty, 0))
@@ -176,14 +176,14 @@ class TsallisProblem(HostLoop):
         """
         lift = self.potential_minus_threshold - self.exponent
         if self.order < 1:
-            return self._log_sums_per_potential(row_log_sums(self.logit_geometry)) + lift
+            return self._sum_rows_sharing_potential(row_log_sums(self.logit_geometry)) + lift
         breadth = math.log(self.num_pairs_per_potential)
         sharpness = max(1.0, 2 * (self.order - 1) * breadth)
-        sharp = self._log_sums_per_potential(row_log_sums(self.logit_geometry.with_link(None, factor=sharpness)))
+        sharp = self._sum_rows_sharing_potential(row_log_sums(self.logit_geometry.with_link(None, factor=sharpness)))
         return sharp / sharpness + (lift - breadth / sharpness)
 
-    def _log_sums_per_potential(self, log_row_sums: Tensor) -> Tensor:
-        """Return each row's log-sum, or the total for a shared potential, (N,)."""
+    def _sum_rows_sharing_potential(self, log_row_sums: Tensor) -> Tensor:
+        """Return log sums over the rows that share a row's potential, (N,)."""
         return log_row_sums if self.has_potential_per_row else log_row_sums.logsumexp(0).expand_as(log_row_sums)
 
 
