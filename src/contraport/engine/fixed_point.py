@@ -107,7 +107,7 @@ class FixedPointOperation(Operation):
         def weighted_kernel_sum(term: WeightTerm) -> Tensor:
             return passes.sum_each_term_over_factor_axis([term])[0]
 
-        s, t = point.row_and_column_slopes()
+        s, t = point.derivatives_in_log_marginals()
         # Scaling by the root of s/r makes the Schur complement symmetric, as conjugate gradients need it.
         root_mass = ((f + row_sums) / 2).exp()
         scaling = s.sqrt() / root_mass
@@ -173,7 +173,7 @@ class _FixedPoint(NamedTuple):
     log_marginals: tuple[Tensor, Tensor]
     relaxation: Relaxation
 
-    def row_and_column_slopes(self) -> tuple[Tensor, Tensor]:
+    def derivatives_in_log_marginals(self) -> tuple[Tensor, Tensor]:
         """Return the derivatives of potentials with respect to their log marginals, (N,) and (M,)."""
         s, t = (
             self.relaxation.derivative_in_log_marginal(k, _AXES[k], self.log_marginals[k], self.log_sums[k])
@@ -190,7 +190,7 @@ def _solve_adjoint_system_densely(geometry: Geometry, point: _FixedPoint) -> tup
     rows, columns = plan.sum(1), plan.sum(0)
     by_column = plan / torch.where(columns > 0, columns, 1)
     by_row = plan / torch.where(rows > 0, rows, 1)[:, None]
-    row_slope, column_slope = point.row_and_column_slopes()
+    row_slope, column_slope = point.derivatives_in_log_marginals()
     system = torch.eye(len(f), dtype=f.dtype, device=f.device) - (by_column * column_slope) @ (by_row.T * row_slope)
     if _has_exact_marginals(row_slope, column_slope):
         # The system is singular along the constant; adding this outer product makes it invertible and changes the

@@ -319,7 +319,7 @@ class StoredPairPasses(StreamedPairPasses):
             self._starts[rows.start, columns.start] = self._entries
             self._entries += (rows.stop - rows.start) * (columns.stop - columns.start)
         self._filled = set(self._starts) if self.saved else set()
-        size = _stored_entries_bound(self.geometry, self.processes)
+        size = _max_stored_entries_per_process(self.geometry, self.processes)
         self._storage = self.saved[0] if self.saved else self.row_bias.new_empty(size)
 
     @cached_property
@@ -338,7 +338,7 @@ class StoredPairPasses(StreamedPairPasses):
     @staticmethod
     def allocate_saved_tensors(geometry: Geometry, processes: Processes) -> list[Tensor]:
         like = geometry.log_kernel.inputs[0]
-        return [like.new_empty(_stored_entries_bound(geometry, processes)), torch.empty((), dtype=torch.bool)]
+        return [like.new_empty(_max_stored_entries_per_process(geometry, processes)), torch.empty((), dtype=torch.bool)]
 
     def _kernel_tile_buffer(self, rows: slice, columns: slice) -> Tensor:
         """Return the stored buffer that a tile is computed into."""
@@ -380,7 +380,7 @@ def has_fast_cpu_bfloat16(device: torch.device) -> bool:
     return device.type == "cpu" and _HAS_FAST_CPU_BFLOAT16
 
 
-def _stored_entries_bound(geometry: Geometry, processes: Processes) -> int:
+def _max_stored_entries_per_process(geometry: Geometry, processes: Processes) -> int:
     """Return an upper bound on the number of matrix entries a process stores."""
     (n, m), (height, width) = geometry.shape, TILE_SHAPE
     strips = -(-n // height)

@@ -95,7 +95,7 @@ def weighted_products_kernel(
     for start in range(first, last, BLOCK_N):
         columns = start + tl.arange(0, BLOCK_N)
         y_block = _load_block(y, columns, depth, m, D)
-        w = _weight_tile(
+        w = _weight_times_slope_tile(
             x, y, x_block, y_block, row_bias, column_bias, row_labels, column_labels, factor, power, rows, columns,
             n, m, row_exponents, column_exponents, row_factors, column_factors,
             D, LINK, MASKS, EXCEPTIONS, PRECISION, GROUPS, RANK, WITHOUT_LINK, BLOCK_D,
@@ -127,7 +127,7 @@ def pair_weights_kernel(
     rows, depth, x_block = _index_and_load_program_rows(x, n, D, BLOCK_M, BLOCK_D)
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     y_block = _load_block(y, columns, depth, m, D)
-    w = _weight_tile(
+    w = _weight_times_slope_tile(
         x, y, x_block, y_block, row_bias, column_bias, row_labels, column_labels, factor, power, rows, columns,
         n, m, row_exponents, column_exponents, row_factors, column_factors,
         D, LINK, MASKS, EXCEPTIONS, PRECISION, GROUPS, RANK, WITHOUT_LINK, BLOCK_D,
@@ -293,7 +293,7 @@ def _mask_tile(s, row_labels, column_labels, rows, columns, n, m, MASKS: tl.cons
 
 
 @triton.jit
-def _weight_tile(
+def _weight_times_slope_tile(
     x, y, x_block, y_block, row_bias, column_bias, row_labels, column_labels, factor, power, rows, columns,
     n, m, row_exponents, column_exponents, row_factors, column_factors,
     D: tl.constexpr, LINK: tl.constexpr, MASKS: tl.constexpr, EXCEPTIONS: tl.constexpr, PRECISION: tl.constexpr,
