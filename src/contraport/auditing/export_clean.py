@@ -78,10 +78,14 @@ def write_clean_data(
     suffix = Path(data).suffix if isinstance(data, str | Path) and Path(data).is_file() else ""
     if dataset.is_coupling and coupling_folder.looks_like_coupling_folder(str(data)):
         path = folder / FILE_STEM_BY_CLEANING[cleaning]
-        _write_coupling_folder(result, cleaning, path, data=str(data), dataset=dataset, repaired_view=repaired_view)
+        _write_cleaned_coupling_folder(
+            result, cleaning, path, data=str(data), dataset=dataset, repaired_view=repaired_view
+        )
     elif suffix in tables.TABLE_SUFFIXES:
         path = folder / f"{FILE_STEM_BY_CLEANING[cleaning]}{suffix}"
-        _write_table(result, cleaning, path, data=Path(data), rows=rows, repaired_view=repaired_view, columns=columns)
+        _write_cleaned_table(
+            result, cleaning, path, data=Path(data), rows=rows, repaired_view=repaired_view, columns=columns
+        )
     elif cleaning == "weigh" and suffix != ".npz":
         path = folder / "weights.npy"
         weights = RowEdits.from_audit(result, cleaning, rows, int(rows.max()) + 1).sample_weights
@@ -102,7 +106,7 @@ def write_clean_data(
     return path
 
 
-def _write_table(
+def _write_cleaned_table(
     result: Audit,
     cleaning: Cleaning,
     path: Path,
@@ -128,7 +132,7 @@ def _write_table(
     tables.write_table(edited, path)
 
 
-def _write_coupling_folder(
+def _write_cleaned_coupling_folder(
     result: Audit, cleaning: Cleaning, path: Path, *, data: str, dataset: Dataset, repaired_view: int
 ) -> None:
     """Write a cleaned copy of a folder with row, column and pair tables."""

@@ -147,10 +147,10 @@ class ApproximateFeatureIndex:
     faiss_index: Any
     features: np.ndarray
 
-    def candidate_indices(self, query: Tensor, count: int) -> np.ndarray:
-        """Return sorted candidate rows that include most of the `count` nearest rows."""
+    def find_candidate_rows(self, query: Tensor, num_nearest: int) -> np.ndarray:
+        """Return sorted indices of more rows than `num_nearest`, with most of the nearest."""
         rows = normalize_nonzero_rows(query.cpu().numpy()[None], "cpu").numpy()
-        _, places = self.faiss_index.search(rows, min(10 * count, len(self.features)))
+        _, places = self.faiss_index.search(rows, min(10 * num_nearest, len(self.features)))
         return np.unique(places[places >= 0])
 
     def iter_near_pairs(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:

@@ -269,7 +269,7 @@ def _find_nearest_items(
     if options.index is None:
         warn_of_slow_search(features.features)
     else:
-        candidates = load_or_build_index(features.features, Path(options.index)).candidate_indices(query, count)
+        candidates = load_or_build_index(features.features, Path(options.index)).find_candidate_rows(query, count)
     similarities, places = top_scores_and_indices(
         query, features.features, count, candidates=candidates, bonuses=bonuses
     )

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import contraport
-from contraport.training.step.batch_embedding import check_chunk_size, embed_in_chunks
+from contraport.training.step.batch_embedding import check_min_items_per_chunk, embed_in_chunks
 
 
 def build_embed_function(network: nn.Module):
@@ -123,4 +123,4 @@ def test_chunks_do_not_depend_on_the_number_of_processes() -> None:
 @pytest.mark.parametrize(("items", "size", "is_valid"), [(9, 2, False), (9, 3, True), (8, 2, True), (3, 2, False)])
 def test_chunks_have_two_items(items: int, size: int, is_valid: bool) -> None:
     with nullcontext() if is_valid else raises_usage_error("cache_chunk.small_chunks", 2, items, size):
-        check_chunk_size(items, size)
+        check_min_items_per_chunk(items, size)

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 MAX_WRONG_VIEWS_PER_ITEM = 3
 """Maximum number of wrong views of an item that is considered."""
 
-PAIR_EVIDENCE_FACTOR = 0.5
-"""Factor of the evidence of each pair: pairs of one item share views, so that their scores are not independent."""
+PAIR_DEPENDENCE_DISCOUNT = 0.5
+"""Factor of the log ratio of each pair of views, as pairs that share a view are not independent."""
 
 MAX_ABS_PAIR_LOG_RATIO = 6.0
 """Maximum absolute log ratio of a pair of views, so that no single pair decides alone."""
@@ -60,7 +60,7 @@ def right_view_log_odds(
     is_pair_wrong = np.array([[row[first] or row[second] for first, second in view_pairs] for row in is_wrong])
     prior = np.clip(view_noise_rates, 0.01, 0.9)
     log_prior = np.where(is_wrong, np.log(prior), np.log1p(-prior)).sum(axis=1)
-    log_posterior = log_prior + PAIR_EVIDENCE_FACTOR * pair_log_ratios @ is_pair_wrong.T
+    log_posterior = log_prior + PAIR_DEPENDENCE_DISCOUNT * pair_log_ratios @ is_pair_wrong.T
     columns = [
         logsumexp(log_posterior[:, ~wrong], axis=1) - logsumexp(log_posterior[:, wrong], axis=1) for wrong in is_wrong.T
     ]

@@ -60,14 +60,14 @@ class TableRows:
     exploded_texts: pa.Table | None = None
 
     @property
-    def is_table(self) -> bool:
+    def is_arrow_table(self) -> bool:
         """True for an Arrow table, False for a Hugging Face dataset."""
         return isinstance(self.table, pa.Table)
 
     @property
     def schema(self) -> pa.Schema:
         """Names and types of the columns of the source."""
-        return self.table.schema if self.is_table else self.table.features.arrow_schema
+        return self.table.schema if self.is_arrow_table else self.table.features.arrow_schema
 
     def __len__(self) -> int:
         return len(self.table) if self.indices is None else len(self.indices)
@@ -77,7 +77,7 @@ class TableRows:
         indices = positions
         if self.indices is not None:
             indices = self.indices if positions is None else self.indices[positions]
-        if self.is_table:
+        if self.is_arrow_table:
             table = self.table if indices is None else self.table.take(pa.array(indices))
         else:
             table = self.table[:] if indices is None else self.table[indices.tolist()]
@@ -97,9 +97,9 @@ class TableRows:
         >>> rows.known_empty_row_mask().tolist()
         [False, True, False]
         """
-        if not (self.is_table or is_single_string_column(self)):
+        if not (self.is_arrow_table or is_single_string_column(self)):
             return np.zeros(len(self), dtype=np.bool_)
-        table = self.table if self.is_table else self.table[:]
+        table = self.table if self.is_arrow_table else self.table[:]
         empty = np.ones(len(table), dtype=np.bool_)
         for name in table.column_names:
             column = get_plain_column(table, name)
@@ -113,7 +113,7 @@ class TableRows:
         """Return the rows with only some of the columns."""
         if self.exploded_texts is not None and self.exploded_texts.schema.names == list(names):
             return TableRows(self.exploded_texts)
-        source = self.table.select(names) if self.is_table else self.table.select_columns(list(names))
+        source = self.table.select(names) if self.is_arrow_table else self.table.select_columns(list(names))
         return TableRows(source, self.indices)
 
     def subset(self, positions: Positions) -> TableRows:
@@ -188,7 +188,7 @@ class ImageColumn(UndecodedItems):
         # One row of the table: `read` would copy all rows if the table has several chunks.
         table, indices = self.rows.table, self.rows.indices
         index = position if indices is None else int(indices[position])
-        row = table.slice(index, 1) if self.rows.is_table else table[index]
+        row = table.slice(index, 1) if self.rows.is_arrow_table else table[index]
         value = row.column(self.column)[0].as_py()
         if isinstance(value, dict):
             value = value["bytes"] if value["bytes"] is not None else value["path"]
@@ -408,7 +408,7 @@ def _build_view(
         return ImageFiles(tuple(str(folder / file) for file in read_image_file_names(table, names[0], table_name)))
     if len(names) == 1 and can_hold_image_bytes(rows.schema.field(names[0])):
         return ImageColumn(rows, names[0], folder, table_name)
-    if rows.is_table:
+    if rows.is_arrow_table:
         return ArrayStore((_read_numbers_in_blocks(rows, names, table_name),))
     first = _numbers_to_view_tensor(rows.read(np.zeros(1, dtype=np.int64)), names, table_name)
     return NumberColumnStore(rows, names, table_name, tuple(first.shape[1:]))

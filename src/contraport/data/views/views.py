@@ -152,7 +152,7 @@ class Views(nn.Module):
         self.shapes = self.unaugmented_shapes if self._splits_color else tuple(view.shape for view in made)
         if self.custom is not None:
             with fork_rng_with_lock([]):  # one item shows the shapes that the callable returns
-                views_of_first = self._get_or_make_custom_views(self.custom, dataset.__getitems__([0]).views, None)
+                views_of_first = self._make_custom_views_unless_made(self.custom, dataset.__getitems__([0]).views, None)
             self.shapes = tuple(tuple(view.shape[1:]) for view in views_of_first)
 
     @property
@@ -165,7 +165,7 @@ class Views(nn.Module):
         """Number of random views that are made from each view of the dataset."""
         return len(self._sources) // len(self.unaugmented_shapes)
 
-    def _get_or_make_custom_views(
+    def _make_custom_views_unless_made(
         self, custom: CustomTransform, views: tuple[Tensor, ...], offset: BatchOffset | None
     ) -> tuple[Tensor, ...]:
         """Return custom random views, made by the dataset or by this call."""
@@ -204,7 +204,7 @@ class Views(nn.Module):
         message = f"augment: must be the callable {self.missing_transform_name}, with which this run was trained."
         check(self.missing_transform_name is None, message, "missing_transform")
         if self.custom is not None:
-            return self._get_or_make_custom_views(self.custom, views, share)
+            return self._make_custom_views_unless_made(self.custom, views, share)
         floats = _views_to_floats(views)
         draws = RandomDraws(floats[0], share)
         if self._window_length is not None:

@@ -32,7 +32,7 @@ from contraport.training.components.step_builder import build_objective, build_t
 from contraport.training.config import Settings
 from contraport.training.optimization import check_optimizer
 from contraport.training.parallelism import check_parallel_options, select_training_device
-from contraport.training.step.batch_embedding import check_chunk_size
+from contraport.training.step.batch_embedding import check_min_items_per_chunk
 from contraport.training.step.target_parser import parse_target_spec
 from contraport.training.step.training_module import TrainingModule
 
@@ -89,7 +89,7 @@ def build_components(
     message = f"batch_size: must be at most {limit}, got {settings.batch_size}."
     check(is_stream or settings.batch_size <= len(dataset), message, "few_items")
     if settings.cache_chunk is not None:
-        check_chunk_size(settings.batch_size, settings.cache_chunk)
+        check_min_items_per_chunk(settings.batch_size, settings.cache_chunk)
     if settings.freezes_all_encoders and (reason := feature_cache_unsupported_reason(settings)) is not None:
         for argument, value in (("frozen_draws", settings.frozen_draws or None), ("features", settings.features)):
             check(value is None, f"{argument}: {reason}; got {value}.", "no_cache")

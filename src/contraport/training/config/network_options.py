@@ -40,8 +40,8 @@ def _is_pretrained_by_default(encoder: Any) -> bool:
     return isinstance(encoder, str) and encoder in ENCODERS and ENCODERS[encoder].is_pretrained_by_default
 
 
-def _build_per_view_check(check_value: OptionCheck) -> OptionCheck:
-    """Build an option check that accepts one value or one per view."""
+def _allow_mapping_by_view(check_value: OptionCheck) -> OptionCheck:
+    """Build an option check that accepts one value, or a mapping from views to values."""
 
     def validate(name: str, value: Any) -> None:
         if not isinstance(value, Mapping):
@@ -87,27 +87,27 @@ class NetworkSettings(BaseOptions):
         "Load the pretrained weights of timm, or for texts of transformers: from a folder, the Hugging Face hub or its "
         "cache. Images are normalized, and resized unless `image_size` is given, as in pretraining. For some views "
         "only: --pretrained.text. Not needed for lite0, which starts from its own weights unless `init` is given.",
-        check=_build_per_view_check(_build_type_check(bool)),
+        check=_allow_mapping_by_view(_build_type_check(bool)),
     )
     init: str | Path | dict[str, Any] | None = option(
         None,
         "Initial weights of the encoder: a file (.safetensors or .pt), a folder of timm, transformers or `contraport "
         "export`, or a run folder such as runs/photos, which also sets the default of `encoder`. By view: --init.image "
         "runs/photos --init.text models/minilm.",
-        check=_build_per_view_check(_build_type_check(str | Path)),
+        check=_allow_mapping_by_view(_build_type_check(str | Path)),
     )
     freeze: bool | dict[str, Any] = option(
         False,
         "Freeze the encoder, including its batch norm statistics; only the layers after it are trained. For some views "
         "only: --freeze.image.",
-        check=_build_per_view_check(_build_type_check(bool)),
+        check=_allow_mapping_by_view(_build_type_check(bool)),
     )
     lora: int | dict[str, Any] | None = option(
         None,
         "Rank of LoRA adapters: freeze the encoder and train low-rank adapters of its linear layers, or of its "
         "convolutions if it has no linear layers (extra `peft`). The trained model has them merged into its weights. "
         "For some views only: --lora.text 8; default: none.",
-        check=_build_per_view_check(int_in_range(1)),
+        check=_allow_mapping_by_view(int_in_range(1)),
     )
     freeze_epochs: int = option(0, "Number of initial epochs with a frozen encoder.", check=int_in_range(0))
     frozen_draws: int | None = option(

@@ -19,14 +19,14 @@ ViewsToEmbeddings = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
 """Function from the views of items, ``(b, ...)`` each, to embeddings ``(b, ...)``: one or more per view, in order."""
 
 
-def check_chunk_size(items: int, chunk_size: int) -> None:
+def check_min_items_per_chunk(num_items: int, chunk_size: int) -> None:
     """Raise `UsageError` if chunks of a batch would have too few items."""
     _, processes = distributed.current_processes()
-    count, least = math.ceil(items / chunk_size), max(2, processes)
+    count, least = math.ceil(num_items / chunk_size), max(2, processes)
     check(
-        items // least >= count,
+        num_items // least >= count,
         f"cache_chunk: each chunk must have at least {least} items, one per process; {chunk_size} gives {count} chunks "
-        f"of {items} items. Increase it.",
+        f"of {num_items} items. Increase it.",
         "small_chunks",
     )
 
@@ -85,14 +85,14 @@ def _restored_buffers(network: nn.Module) -> Iterator[None]:
                 setattr(module, name, buffer)
 
 
-def wrap_to_take_and_return_mask(embed: ViewsToEmbeddings) -> ViewsToEmbeddings:
+def wrap_to_skip_missing_views(embed: ViewsToEmbeddings) -> ViewsToEmbeddings:
     """Wrap an embedding function to accept items with missing views.
 
     Nothing is imputed. The last input is a mask ``(b, views)`` of the views that items have. Outputs are those of
     `embed` for items that have the view, zeros for the others. The last output is the mask in effect: without views
     that fewer than two items of all processes have, as batch norm needs a variance.
 
-    >>> double = wrap_to_take_and_return_mask(lambda views: tuple(2 * view for view in views))
+    >>> double = wrap_to_skip_missing_views(lambda views: tuple(2 * view for view in views))
     >>> mask = torch.tensor([[True, True], [False, True], [True, True]])
     >>> twice, _, _ = double([torch.tensor([[1.0], [torch.nan], [3.0]]), torch.ones(3, 1), mask])
     >>> twice.flatten().tolist()
