@@ -44,7 +44,7 @@ def cosines(features: np.ndarray) -> np.ndarray:
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks smaller than the few items of the tests."""
-    monkeypatch.setattr("contraport.similarity_search.nearest_rows.BLOCK_ROWS", 16)
+    monkeypatch.setattr("contraport.similarity_search.nearest_rows.MAX_FEATURE_ROWS_IN_MEMORY", 16)
 
 
 def test_neighbors_equal_those_of_the_full_similarity_matrix() -> None:
@@ -63,7 +63,7 @@ def test_neighbors_equal_those_of_the_full_similarity_matrix() -> None:
 def test_the_block_size_does_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     features = np.concatenate([make_features(), make_features()])
     result = neighbors(features, query=3, top=20)
-    monkeypatch.setattr("contraport.similarity_search.nearest_rows.BLOCK_ROWS", 7)
+    monkeypatch.setattr("contraport.similarity_search.nearest_rows.MAX_FEATURE_ROWS_IN_MEMORY", 7)
     assert [near.position for near in neighbors(features, query=3, top=20)] == [near.position for near in result]
     assert result[0].position == 73
 

@@ -19,10 +19,10 @@ from contraport.errors import check, check_integer
 
 MLP_HIDDEN_WIDTH = 512
 """Width of the hidden layers of the MLP."""
-GRADIENT_CELLS_PER_SIDE = 7
+HISTOGRAM_CELLS_PER_SIDE = 7
 """Number of cells along each side of the image; each cell has a histogram."""
-NUM_HISTOGRAM_BINS = 9
-"""Number of bins of a histogram, of gradient directions or of hues."""
+NUM_ANGLE_BINS = 9
+"""Number of bins of a histogram of angles, which are gradient directions or hues."""
 
 _ENCODER_HINT = "'mlp' for vectors, 'small-cnn' for images, 'small-tcn' for time series and 'small-text' for texts"
 """End of an error message that names an encoder for each kind of item."""
@@ -160,8 +160,8 @@ class GradientAndHueHistograms(nn.Module):
         super().__init__()
         _check_item_shape("gradients", shape, 3, "images")
         self.colored = shape[0] == 3
-        of_edges = NUM_HISTOGRAM_BINS * 4 * (GRADIENT_CELLS_PER_SIDE - 1) ** 2
-        self.num_features = of_edges + self.colored * NUM_HISTOGRAM_BINS * GRADIENT_CELLS_PER_SIDE**2
+        of_edges = NUM_ANGLE_BINS * 4 * (HISTOGRAM_CELLS_PER_SIDE - 1) ** 2
+        self.num_features = of_edges + self.colored * NUM_ANGLE_BINS * HISTOGRAM_CELLS_PER_SIDE**2
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the representation, ``(b, num_features)``."""
@@ -180,7 +180,7 @@ def _compute_hog_features(images: Tensor) -> Tensor:
     cells = _compute_cell_histograms(torch.atan2(dy, dx) / math.pi, squares.gather(1, steepest).sqrt())
     # The constant, in standard deviations of the images, makes faint edges count little.
     scale = (4 * F.avg_pool2d(cells.square().sum(dim=1, keepdim=True), 2, 1) + 0.02**2).sqrt()
-    end = GRADIENT_CELLS_PER_SIDE - 1
+    end = HISTOGRAM_CELLS_PER_SIDE - 1
     corners = [cells[:, :, top : top + end, left : left + end] for top in (0, 1) for left in (0, 1)]
     return torch.cat([corner / scale for corner in corners], dim=1).flatten(1)
 
@@ -204,10 +204,10 @@ def _compute_cell_histograms(angles_in_turns: Tensor, magnitudes: Tensor) -> Ten
     Returns:
         Mean length per bin and cell, ``(b, 9, 7, 7)``.
     """
-    bins = torch.arange(NUM_HISTOGRAM_BINS, device=angles_in_turns.device).view(1, -1, 1, 1)
-    distance = (angles_in_turns % 1 * NUM_HISTOGRAM_BINS - bins).abs()
-    distance = torch.minimum(distance, NUM_HISTOGRAM_BINS - distance)
-    return F.adaptive_avg_pool2d(magnitudes * (1 - distance).clamp(min=0), GRADIENT_CELLS_PER_SIDE)
+    bins = torch.arange(NUM_ANGLE_BINS, device=angles_in_turns.device).view(1, -1, 1, 1)
+    distance = (angles_in_turns % 1 * NUM_ANGLE_BINS - bins).abs()
+    distance = torch.minimum(distance, NUM_ANGLE_BINS - distance)
+    return F.adaptive_avg_pool2d(magnitudes * (1 - distance).clamp(min=0), HISTOGRAM_CELLS_PER_SIDE)
 
 
 class SmallTCN(nn.Module):

@@ -31,7 +31,7 @@ from contraport.options import has_object_placeholder
 from contraport.runs import RunFolder
 from contraport.training.components.step_builder import build_objective
 
-BLOCK_ROWS = 16_384
+MAX_FEATURE_ROWS_IN_MEMORY = 16_384
 """Number of rows of features in memory at a time; the features themselves may be a memory-mapped file."""
 
 COSINE_ROUNDING_ERROR = 1e-6  # in float32: equal features may have a cosine this much below 1
@@ -101,8 +101,11 @@ def evenly_spaced_indices(num_items: int, max_count: int) -> np.ndarray:
 
 def iter_normalized_blocks(features: np.ndarray, device: torch.device | str) -> Iterator[tuple[int, Tensor]]:
     """Yield each block's first row index and its rows at unit length."""
-    for first in range(0, len(features), BLOCK_ROWS):
-        yield first, normalize_nonzero_rows(features[first : first + BLOCK_ROWS], device, first_item=first)
+    for first in range(0, len(features), MAX_FEATURE_ROWS_IN_MEMORY):
+        yield (
+            first,
+            normalize_nonzero_rows(features[first : first + MAX_FEATURE_ROWS_IN_MEMORY], device, first_item=first),
+        )
 
 
 def top_scores_and_indices(
@@ -130,8 +133,8 @@ def top_scores_and_indices(
     query = normalize(query.float()[None])[0]
     best, places = query.new_empty(0), torch.empty(0, dtype=torch.int64, device=query.device)
     rows = np.arange(len(features)) if candidates is None else candidates
-    for first in range(0, len(rows), BLOCK_ROWS):
-        block = rows[first : first + BLOCK_ROWS]
+    for first in range(0, len(rows), MAX_FEATURE_ROWS_IN_MEMORY):
+        block = rows[first : first + MAX_FEATURE_ROWS_IN_MEMORY]
         cosines = normalize_nonzero_rows(features[block], query.device, first_item=int(block[0])) @ query
         best = torch.cat([best, cosines if bonuses is None else cosines + bonuses[block].to(query.device)])
         places = torch.cat([places, torch.from_numpy(block).to(query.device)])
@@ -164,7 +167,7 @@ class ApproximateFeatureIndex:
             vectors = normalize_nonzero_rows(self.features[unique], "cpu")
             cosines = torch.cat([
                 (rows[left[part]] * vectors[inverse[part]]).sum(1)
-                for part in np.array_split(np.arange(len(left)), max(1, len(left) // BLOCK_ROWS))
+                for part in np.array_split(np.arange(len(left)), max(1, len(left) // MAX_FEATURE_ROWS_IN_MEMORY))
             ])  # fmt: skip
             differ = left + first != right
             yield left[differ] + first, right[differ], cosines.numpy()[differ]

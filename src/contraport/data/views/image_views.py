@@ -37,38 +37,38 @@ class ImageStrength:
     max_erased_fraction: float  # largest fraction of each side that an erased rectangle takes
 
 
-_STANDARD_SMALL_STRENGTH = ImageStrength(
+_STANDARD_SMALL_IMAGE_STRENGTH = ImageStrength(
     crop_area=(0.7, 1), small_crop_area=(0.3, 0.7), max_aspect_ratio=4 / 3, max_degrees=15, max_shift=0.05,
     brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, gray_probability=0.2, blur_probability=0.2,
     max_noise_std=0.05, max_erased_fraction=0.2,
 )  # fmt: skip
-"""Standard strength for small images."""
-_STANDARD_LARGE_STRENGTH = ImageStrength(
+"""Standard strength of all changes for small images."""
+_STANDARD_LARGE_IMAGE_STRENGTH = ImageStrength(
     crop_area=(0.2, 1), small_crop_area=(0.05, 0.2), max_aspect_ratio=4 / 3, max_degrees=0, max_shift=0,
     brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, gray_probability=0.2, blur_probability=0.5, max_noise_std=0,
     max_erased_fraction=0,
 )  # fmt: skip
-"""Standard strength for larger images."""
+"""Standard strength of all changes for larger images."""
 
 SMALL_IMAGE_STRENGTH_BY_NAME = {
     "weak": replace(
-        _STANDARD_SMALL_STRENGTH, crop_area=(0.85, 1), small_crop_area=(0.5, 0.85), max_degrees=8, brightness=0.2,
+        _STANDARD_SMALL_IMAGE_STRENGTH, crop_area=(0.85, 1), small_crop_area=(0.5, 0.85), max_degrees=8, brightness=0.2,
         contrast=0.2, saturation=0.2, hue=0.05, gray_probability=0, max_noise_std=0.02, max_erased_fraction=0,
     ),
-    "standard": _STANDARD_SMALL_STRENGTH,
+    "standard": _STANDARD_SMALL_IMAGE_STRENGTH,
     "strong": replace(
-        _STANDARD_SMALL_STRENGTH, crop_area=(0.4, 1), small_crop_area=(0.15, 0.4), max_shift=0.1, brightness=0.6,
+        _STANDARD_SMALL_IMAGE_STRENGTH, crop_area=(0.4, 1), small_crop_area=(0.15, 0.4), max_shift=0.1, brightness=0.6,
         contrast=0.6, max_noise_std=0.1, max_erased_fraction=0.6,
     ),
 }  # fmt: skip
 LARGE_IMAGE_STRENGTH_BY_NAME = {
     "weak": replace(
-        _STANDARD_LARGE_STRENGTH, crop_area=(0.5, 1), small_crop_area=(0.2, 0.5), brightness=0.2, contrast=0.2,
+        _STANDARD_LARGE_IMAGE_STRENGTH, crop_area=(0.5, 1), small_crop_area=(0.2, 0.5), brightness=0.2, contrast=0.2,
         saturation=0.2, hue=0.05, gray_probability=0, blur_probability=0,
     ),
-    "standard": _STANDARD_LARGE_STRENGTH,
+    "standard": _STANDARD_LARGE_IMAGE_STRENGTH,
     "strong": replace(
-        _STANDARD_LARGE_STRENGTH, crop_area=(0.08, 1), small_crop_area=(0.03, 0.08), brightness=0.8, contrast=0.8,
+        _STANDARD_LARGE_IMAGE_STRENGTH, crop_area=(0.08, 1), small_crop_area=(0.03, 0.08), brightness=0.8, contrast=0.8,
         saturation=0.8, hue=0.2, max_erased_fraction=0.6,
     ),
 }  # fmt: skip
