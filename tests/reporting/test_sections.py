@@ -15,7 +15,7 @@ from contraport.plots.curves import MAX_POINTS_PER_LINE
 from contraport.plots.figure_setup import class_colors
 from contraport.plots.plan_plots import LogScale
 from contraport.reporting import plotly_figures
-from contraport.reporting.html_page_parts import PageAssets, pack_sprite_sheet
+from contraport.reporting.html_page_parts import PageAssets, SpriteSheet
 from contraport.reporting.page import render_report
 from contraport.reporting.reported_run import load_runs
 from contraport.reporting.sections.embedding_map import build_embedding_map_section
@@ -170,9 +170,14 @@ def test_scale_ticks_are_integer_powers() -> None:
     assert LogScale(-2.0, -2.0).powers_and_positions == [(-2, 0.0)]
 
 
+def pack_thumbnails(thumbnails: np.ndarray) -> SpriteSheet:
+    assets = PageAssets([])
+    return assets.sheets[assets.add_thumbnails(thumbnails)]
+
+
 def test_sprite_sheet_holds_thumbnails_in_order() -> None:
     thumbnails = np.random.default_rng(0).integers(0, 255, (7, 3, 4, 5), dtype=np.uint8)
-    sheet = pack_sprite_sheet(thumbnails)
+    sheet = pack_thumbnails(thumbnails)
     pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(sheet.uri.split(",")[1]))))
     for item in range(7):
         top, left = item // sheet.columns * 4, item % sheet.columns * 5
@@ -186,15 +191,15 @@ def test_sprite_sheet_holds_thumbnails_in_order() -> None:
 def test_large_sprite_sheets_become_jpeg() -> None:
     noise = np.random.default_rng(0).integers(0, 255, (400, 3, 8, 8), dtype=np.uint8)
     smooth = np.repeat(np.repeat(noise, 4, axis=2), 4, axis=3)
-    assert pack_sprite_sheet(smooth).uri.startswith("data:image/png")
-    sheet = pack_sprite_sheet(np.random.default_rng(0).integers(0, 255, (400, 3, 32, 32), dtype=np.uint8))
+    assert pack_thumbnails(smooth).uri.startswith("data:image/png")
+    sheet = pack_thumbnails(np.random.default_rng(0).integers(0, 255, (400, 3, 32, 32), dtype=np.uint8))
     assert sheet.uri.startswith("data:image/jpeg")
     assert len(sheet.uri) < 700_000
 
 
 @pytest.mark.parametrize("channels", [1, 2, 4])
 def test_other_channel_counts_become_gray(channels: int) -> None:
-    sheet = pack_sprite_sheet(np.full((1, channels, 2, 2), 10, dtype=np.uint8))
+    sheet = pack_thumbnails(np.full((1, channels, 2, 2), 10, dtype=np.uint8))
     image = Image.open(io.BytesIO(base64.b64decode(sheet.uri.split(",")[1])))
     assert image.mode == "L"
     assert np.asarray(image).tolist() == [[10, 10], [10, 10]]

@@ -225,7 +225,7 @@ class Objective(Loss):
         with autocast_disabled(problem.inputs.views[0]):
             for block in problem.list_blocks_of_present_views():
                 for result in self._solve_block(problem, block):
-                    exact = result.plan.exact_axis is not None
+                    exact, row_weights = result.plan.exact_axis is not None, result.row_weights
                     log_mass = 0.0 if exact else result.plan.cached_log_row_or_column_mass
                     log_masses.append(log_mass.detach() if isinstance(log_mass, Tensor) else log_mass)
                     if is_unweighted and not torch.compiler.is_compiling():
@@ -233,9 +233,12 @@ class Objective(Loss):
                     for term, factor in ((self.divergence, 1.0), *self.penalties.items()):
                         value, weight = term(result), factor * block.pattern.block_weight
                         if reduction == "none":
-                            value = _scale_row_values_to_mean(value, result.row_weights, term)
+                            message = f"reduction: must be 'mean' for {term!r}, which is no sum over rows, got 'none'."
+                            check(value.ndim > 0, message, "no_rows")
+                            value = len(value) * value  # so that their mean is the loss
+                            value = value if row_weights is None else row_weights * value
                         elif value.ndim > 0:
-                            value = value.sum() if result.row_weights is None else result.row_weights @ value
+                            value = value.sum() if row_weights is None else row_weights @ value
                         name = type(term).__name__
                         totals[name] = add_terms(totals.get(name), value if weight == 1 else weight * value)
         # New lists: torch.compile would guard on the content of the old ones. Those of torch.func end with it.
@@ -487,11 +490,3 @@ def matryoshka(objective: Loss, dims: Sequence[int], weights: Sequence[float] | 
         arguments = f"dims={list(dims)}" + ("" if weights is None else f", weights={list(weights)}")
         loss.catalog_origin = replace(origin, call=f"matryoshka({origin.call}, {arguments})")
     return loss
-
-
-def _scale_row_values_to_mean(values: Tensor, row_weights: Tensor | None, term: Divergence) -> Tensor:
-    """Scale row values, (N,), so that their mean is the loss."""
-    good = values.ndim > 0
-    check(good, f"reduction: must be 'mean' for {term!r}, which is not a sum over rows, got 'none'.", "no_rows")
-    values = len(values) * values
-    return values if row_weights is None else row_weights * values

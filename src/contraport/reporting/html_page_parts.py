@@ -125,12 +125,24 @@ class PageAssets:
         return PlotElement(key, label, css_class, aspect_ratio)
 
     def add_thumbnails(self, thumbnails: np.ndarray[Any, Any] | None) -> str:
-        """Pack thumbnails into one sprite sheet of the page, and return its key."""
+        """Pack uint8 thumbnails ``(n, C, H, W)`` into a sprite sheet and return its key.
+
+        Without thumbnails the key is empty.
+        """
         if thumbnails is None:
             return ""
-        sheet = pack_sprite_sheet(thumbnails)
-        key = hashlib.sha256(sheet.uri.encode()).hexdigest()[:12]
-        self.sheets[key] = sheet
+        items, channels, height, width = thumbnails.shape
+        columns = math.ceil(math.sqrt(items))
+        rows = math.ceil(items / columns)
+        packed = np.zeros((rows * columns, channels, height, width), dtype=np.uint8)
+        packed[:items] = thumbnails
+        packed = packed.reshape(rows, columns, channels, height, width).transpose(2, 0, 3, 1, 4)
+        image = pixels_to_pil(packed.reshape(channels, rows * height, columns * width))
+        uri = encode_data_uri(image, "png", optimize=True)
+        if len(uri) > 670_000:  # a page of two runs stays below 2 MB
+            uri = encode_data_uri(image, "jpeg", quality=80, optimize=True)
+        key = hashlib.sha256(uri.encode()).hexdigest()[:12]
+        self.sheets[key] = SpriteSheet(uri, columns, width, height)
         return key
 
     def add_previews(self, previews: np.ndarray[Any, Any]) -> range:
@@ -139,18 +151,3 @@ class PageAssets:
         first = len(stored)
         stored += build_preview_records(previews)
         return range(first, len(stored))
-
-
-def pack_sprite_sheet(thumbnails: np.ndarray[Any, Any]) -> SpriteSheet:
-    """Pack uint8 thumbnails ``(n, C, H, W)`` into one image."""
-    items, channels, height, width = thumbnails.shape
-    columns = math.ceil(math.sqrt(items))
-    rows = math.ceil(items / columns)
-    packed = np.zeros((rows * columns, channels, height, width), dtype=np.uint8)
-    packed[:items] = thumbnails
-    packed = packed.reshape(rows, columns, channels, height, width).transpose(2, 0, 3, 1, 4)
-    image = pixels_to_pil(packed.reshape(channels, rows * height, columns * width))
-    uri = encode_data_uri(image, "png", optimize=True)
-    if len(uri) > 670_000:  # a page of two runs stays below 2 MB
-        uri = encode_data_uri(image, "jpeg", quality=80, optimize=True)
-    return SpriteSheet(uri, columns, width, height)
