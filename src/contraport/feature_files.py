@@ -120,7 +120,7 @@ class Features:
         """Return the beginning of an item's text, or None if not stored."""
         return None if self.descriptions is None else str(self.descriptions[position])
 
-    def item_title(self, position: int) -> str:
+    def item_name_and_description(self, position: int) -> str:
         """Return an item's name and description in one line."""
         return ": ".join(filter(None, [self.item_name(position), self.item_description(position)]))
 

@@ -127,7 +127,7 @@ def test_decoys_replace_one_view() -> None:
     pipeline: Any = None
     audit = ViewAuditCallbackWithStubScores(dataset, pipeline, order, epochs=12)
     audit.prepared_scores = ViewPairScores(scores, fresh)
-    assert audit.score_if_due(1)
+    assert audit.score_and_select_if_due(1)
     assert audit.last_state is not None
     trusted = audit.last_state.trusted_views
     assert float(trusted[:WRONG, 1].double().mean()) < 0.25  # rough, since a pair of views has only 32 decoys
@@ -138,7 +138,7 @@ def test_decoys_replace_one_view() -> None:
     present = dataset.__getitems__([0, ITEMS]).present
     assert present is not None
     assert torch.equal(present, trusted[[0, ITEMS]])
-    assert audit.score_if_due(round(12 ** (3 / 4)))
+    assert audit.score_and_select_if_due(round(12 ** (3 / 4)))
     assert audit.last_state.training_positions.tolist() == list(range(ITEMS))  # without decoys
     audit.restore({})
     assert bool(dataset.trusted_view_mask.all())  # type: ignore[union-attr]

@@ -96,11 +96,8 @@ class ReplacedRunBackup:
         with atomic_write(self.path / run.config_path.name) as copy:
             shutil.copyfile(run.config_path, copy)
 
-    def finish_interrupted_operation(self) -> None:
-        """Clean up the backup of a replaced run after an interruption.
-
-        An incomplete backup is undone; a complete one is deleted if the new run has a checkpoint.
-        """
+    def undo_incomplete_or_delete_obsolete(self) -> None:
+        """Undo an incomplete backup, or delete a complete one after a checkpoint."""
         if self.is_complete() and self._run.last_checkpoint.exists():
             self.delete_backup()
         elif not self.is_complete() and self.path.exists():
@@ -114,7 +111,7 @@ class ReplacedRunBackup:
         if self.is_complete() and not self._run.last_checkpoint.exists():
             delete_paths(self._run.possible_paths_besides_config)
             os.replace(self.path / self._run.config_path.name, self._run.config_path)
-        self.finish_interrupted_operation()
+        self.undo_incomplete_or_delete_obsolete()
 
     def delete_backup(self) -> None:
         """Delete the backup of the replaced run, if there is one."""
@@ -242,7 +239,7 @@ class RunFolder(Run):
         """
         run = cls(path)
         run.check_accepts_new_run(overwrite=overwrite)
-        run.backup.finish_interrupted_operation()
+        run.backup.undo_incomplete_or_delete_obsolete()
         if run.config_path.exists():
             run.backup.check_path_kinds()
             if run.backup.is_complete():  # the earlier replacement has no checkpoint: the backup is worth more than it

@@ -168,7 +168,7 @@ def _fit_labels_and_centers(features: np.ndarray, num_clusters: int, device: tor
 
 def _summarize_cluster(features: Features, members: np.ndarray, nearest_rows: Tensor) -> Cluster:
     """Summarize a cluster by its size, central items and most frequent class."""
-    typical = tuple(map(features.item_title, nearest_rows[:3].tolist()))
+    typical = tuple(map(features.item_name_and_description, nearest_rows[:3].tolist()))
     if features.labels is None:
         return Cluster(len(members), typical, None)
     classes, counts = np.unique(features.labels[members], return_counts=True)
@@ -183,7 +183,7 @@ def _write_clusters_page(
     sections = []
     for number, (one, (similarities, places)) in enumerate(zip(result.clusters, nearest, strict=True)):
         cards = [
-            ItemCard(place, features.item_title(place), f"{similarity:.3f}")
+            ItemCard(place, features.item_name_and_description(place), f"{similarity:.3f}")
             for place, similarity in zip(places.tolist(), similarities.tolist(), strict=True)
         ]
         largest = f"largest class: {one.format_majority_class()}" if one.class_name is not None else ""

@@ -263,11 +263,11 @@ def _write_duplicates_page(path: str | Path, features: Features, result: Duplica
         lead.append(f"The {MAX_HTML_GROUPS} largest groups are shown.")
     sections = []
     for number, group in enumerate(result[:MAX_HTML_GROUPS], start=1):
-        cards = [ItemCard(position, features.item_title(position)) for position in group.positions]
+        cards = [ItemCard(position, features.item_name_and_description(position)) for position in group.positions]
         shown, more = cards[:MAX_SECTION_CARDS], len(cards[MAX_SECTION_CARDS:])
         sections.append(CardSection(f"Group {number}", shown, (pluralize(len(cards), "item"),), more))
     for number, pair in enumerate(result.pairs_below_threshold, start=1):
-        cards = [ItemCard(position, features.item_title(position)) for position in pair.positions]
+        cards = [ItemCard(position, features.item_name_and_description(position)) for position in pair.positions]
         notes = f"cosine {_format_cosine_below(pair.similarity, threshold)}", "below the threshold"
         sections.append(CardSection(f"Near duplicates {number}", cards, notes))
     write_cards_page(path, features, str(result), " ".join([*lead, *result.threshold_notes]), sections)

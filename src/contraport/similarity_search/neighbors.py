@@ -137,7 +137,7 @@ def neighbors(arguments: dict[str, Any]) -> NearestItems:
     if position is not None:
         if options.run is not None:  # it has no effect, but a mistyped one is an error
             check_run_folder(as_run_folder(options.run).path)
-        card = ItemCard(position, features.item_title(position))
+        card = ItemCard(position, features.item_name_and_description(position))
         query = torch.from_numpy(np.array(features.features[position], dtype=np.float32)).to(device)
     else:
         card = ItemCard(Path(str(options.query)), _format_query_title(options.query))
@@ -302,7 +302,12 @@ def _write_page_if_set(
     """Write the HTML page of the nearest items if `page` is set."""
     if options.page is not None:
         cards = [
-            ItemCard(one.position, features.item_title(one.position), f"{one.similarity:.3f}", one.class_name or "")
+            ItemCard(
+                one.position,
+                features.item_name_and_description(one.position),
+                f"{one.similarity:.3f}",
+                one.class_name or "",
+            )
             for one in result
         ]
         title = f"Nearest to {_format_query_title(result.query_name)}"

@@ -58,7 +58,7 @@ def run_logging(run: RunFolder, console: Console) -> Iterator[None]:
         yield
         return
     with run.translate_write_errors():
-        to_file = _LogFileHandler(run)
+        to_file = _RaisingLogFileHandler(run)
     to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     try:
         with _temporary_log_handlers(to_file, _ConsoleHandler(console), level=logging.DEBUG):
@@ -83,7 +83,7 @@ class _ConsoleHandler(logging.Handler):
         self._console.print(self.format(record), highlight=False, soft_wrap=True)
 
 
-class _LogFileHandler(logging.FileHandler):
+class _RaisingLogFileHandler(logging.FileHandler):
     """Log file handler that raises `UsageError` if a line cannot be written."""
 
     def __init__(self, run: RunFolder) -> None:

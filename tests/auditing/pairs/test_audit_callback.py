@@ -67,7 +67,7 @@ def test_noise_rate_ignores_items_that_were_not_trained_on(audit: AuditCallbackW
     for source_shift in (0.0, -50.0):
         scores, mismatched, fresh = draw_scores(audit, source_shift)
         audit.last_state, audit.scorings = None, [(scores, mismatched, fresh)]
-        assert audit.score_if_due(1)
+        assert audit.score_and_select_if_due(1)
         own = [item for item in range(ITEMS) if item not in decoy_sources(audit)]
         rate, (low, high) = estimate_noise_rate(scores[own].numpy(), mismatched.numpy())
         assert audit.last_state is not None
@@ -82,7 +82,7 @@ def test_noise_rate_ignores_items_that_were_not_trained_on(audit: AuditCallbackW
 def test_detects_memorized_decoys(audit: AuditCallbackWithStubScores) -> None:
     scores, mismatched, fresh = draw_scores(audit)
     audit.scorings = [(scores, mismatched, fresh - 100)]
-    audit.score_if_due(1)
+    audit.score_and_select_if_due(1)
     assert audit.last_state is not None
     assert audit.last_state.memorization_auc == 1
 
@@ -91,7 +91,7 @@ def test_decoys_stay_if_they_score_like_trusted_pairs(audit: AuditCallbackWithSt
     scores, mismatched, fresh = draw_scores(audit)
     mismatched[::2] += 9
     audit.scorings = [(scores, mismatched, fresh)]
-    audit.score_if_due(1)
+    audit.score_and_select_if_due(1)
     assert audit.last_state is not None
     own = ITEMS - len(decoy_sources(audit))
     assert sum(item < ITEMS for item in selected_positions(audit)) == own - round(
@@ -109,9 +109,9 @@ def test_decoys_are_replaced_by_their_items_after_a_third(audit: AuditCallbackWi
     for _, mismatched, _ in audit.scorings:
         mismatched[::2] += 9  # these decoys score like pairs
     for epoch in (1, 2, 3):
-        assert audit.score_if_due(epoch)
+        assert audit.score_and_select_if_due(epoch)
         assert max(selected_positions(audit)) >= ITEMS
-    assert audit.score_if_due(6)
+    assert audit.score_and_select_if_due(6)
     assert max(selected_positions(audit)) < ITEMS
     right = {item for item in decoy_sources(audit) if item >= WRONG}
     assert len(selected_positions(audit) & right) > len(right) / 2
@@ -120,11 +120,11 @@ def test_decoys_are_replaced_by_their_items_after_a_third(audit: AuditCallbackWi
 def test_noise_rate_is_fixed_once_decoys_are_removed(audit: AuditCallbackWithStubScores) -> None:
     audit.scorings = [draw_scores(audit) for _ in range(5)]
     for epoch in (1, 2, 3, 6):
-        audit.score_if_due(epoch)
+        audit.score_and_select_if_due(epoch)
     before = audit.last_state
     scores, mismatched, fresh = audit.scorings.pop()
     audit.scorings = [(scores, mismatched + 100, fresh)]  # decoys that are no longer trained on may score higher
-    audit.score_if_due(12)
+    audit.score_and_select_if_due(12)
     assert before is not None
     assert audit.last_state is not None
     assert (audit.last_state.num_scorings, audit.last_state.noise_rate, audit.last_state.memorization_auc) == (
@@ -138,7 +138,7 @@ def test_scores_are_means_over_all_scorings(audit: AuditCallbackWithStubScores) 
     scorings = [draw_scores(audit) for _ in range(3)]
     audit.scorings = list(scorings)
     for epoch in (1, 2, 3):
-        audit.score_if_due(epoch)
+        audit.score_and_select_if_due(epoch)
     assert audit.last_state is not None
     torch.testing.assert_close(audit.last_state.mean_scores, torch.stack([scoring[0] for scoring in scorings]).mean(0))
     torch.testing.assert_close(

@@ -140,7 +140,7 @@ class SelectingAuditCallback(Callback, ABC, Generic[AuditStateT]):
 
         Checkpoints are written afterwards, and contain the new state.
         """
-        is_due = self.score_if_due(loop.completed_epochs)
+        is_due = self.score_and_select_if_due(loop.completed_epochs)
         if not is_due or self.run_folder is None:
             return
         state, is_last = self.last_state, loop.completed_epochs == loop.epochs
@@ -152,8 +152,11 @@ class SelectingAuditCallback(Callback, ABC, Generic[AuditStateT]):
         if is_last and state.memorization_auc > MEMORIZATION_AUC_THRESHOLD:
             log.warning(format_memorization_warning(state.memorization_auc))
 
-    def score_if_due(self, epoch: int) -> bool:
-        """Score the data if due after `epoch` epochs, and return whether it was."""
+    def score_and_select_if_due(self, epoch: int) -> bool:
+        """Score the data if due after `epoch` epochs, and return whether it was.
+
+        Training then continues on the items that the scores select.
+        """
         if epoch not in self._scoring_epochs:
             return False
         state: AuditStateT | None = None

@@ -87,9 +87,9 @@ class CudaPairPasses(PairPasses):
         row_bias, column_bias = self.outer
         by_row = by_column = None
         if column_potential is not None:
-            by_row = self._gather_log_or_weighted_sums(self.inputs, column_potential + column_bias) + row_bias
+            by_row = self._gather_row_log_or_weighted_sums(self.inputs, column_potential + column_bias) + row_bias
         if row_potential is not None:
-            by_column = self._gather_log_or_weighted_sums(self.inputs.T, row_potential + row_bias) + column_bias
+            by_column = self._gather_row_log_or_weighted_sums(self.inputs.T, row_potential + row_bias) + column_bias
         return by_row, by_column
 
     def sum_each_term_over_factor_axis(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
@@ -98,7 +98,7 @@ class CudaPairPasses(PairPasses):
             inputs, a, b = self.inputs, term.row_exponents + self.outer[0], term.column_exponents + self.outer[1]
             if term.factor_axis == "rows":
                 inputs, a, b = inputs.T, b, a
-            sums.append(self._gather_log_or_weighted_sums(inputs, b, a, term.factor))
+            sums.append(self._gather_row_log_or_weighted_sums(inputs, b, a, term.factor))
         return sums
 
     def input_grads(
@@ -132,7 +132,7 @@ class CudaPairPasses(PairPasses):
         sums = (py * inputs.x).sum(1) + mass * row_bias[own] + bias_sums
         return self._gather_rows(sums, own, len(f))
 
-    def _gather_log_or_weighted_sums(
+    def _gather_row_log_or_weighted_sums(
         self,
         inputs: _KernelInputs,
         column_exponents: Tensor,
