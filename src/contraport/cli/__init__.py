@@ -1,4 +1,4 @@
-"""Command line of contraport; each command calls the Python function of the same name."""
+"""Command line of contraport, whose commands call Python functions of the same names."""
 
 from __future__ import annotations
 

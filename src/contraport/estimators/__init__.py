@@ -1,4 +1,4 @@
-"""Estimators with the interface of scikit-learn: contrastive encoders, t-SNE, inverse optimal transport; and maps."""
+"""Contrastive encoders, t-SNE and inverse optimal transport for scikit-learn, and maps."""
 
 from typing import TYPE_CHECKING
 

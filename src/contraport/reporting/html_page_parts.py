@@ -85,7 +85,7 @@ class Section(NamedTuple):
 
 
 class PlotElement(NamedTuple):
-    """HTML element that shows an interactive figure; `label` is for screen readers."""
+    """HTML element of an interactive figure, with a `label` for screen readers."""
 
     element_id: str
     label: str

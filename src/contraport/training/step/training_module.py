@@ -297,7 +297,7 @@ class TrainingModule(nn.Module):
         return (outputs, None) if present is None else (outputs[:-1], outputs[-1])
 
     def _seed_step_generators(self, *position: int) -> None:
-        """Seed torch's generators from the training seed and the position in training."""
+        """Seed torch's generators from the training seed and integers such as the step."""
         seed_torch_generators(derive_torch_seed("training.step", self.seed, *position))
 
 
