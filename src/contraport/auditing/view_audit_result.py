@@ -68,7 +68,7 @@ class ViewAudit:
 
     @classmethod
     def from_pair_audits(cls, dataset: Dataset, pair_audits: Mapping[tuple[str, str], Audit]) -> ViewAudit:
-        """Combine the audits of all pairs of views, keyed by view names."""
+        """Combine the audits of all view pairs into one result."""
         names = dataset.view_names
         rates = estimate_view_noise_rates(names, {pair: audit.noise_rate for pair, audit in pair_audits.items()})
         ratios = [

@@ -95,7 +95,7 @@ class _NoAliasYaml12Loader(yaml.SafeLoader):
 
 
 def _load_or_raise_yaml_error(text: str) -> Any:
-    """Load YAML text, raising `yaml.YAMLError` for every error."""
+    """Load YAML text, with every error raised as `yaml.YAMLError`."""
     try:
         return yaml.load(text, _NoAliasYaml12Loader)
     except (ValueError, RecursionError, yaml.MarkedYAMLError) as error:  # numbers too long, brackets too deep

@@ -56,7 +56,7 @@ class CellJob:
 
     @property
     def result_path(self) -> Path:
-        """Path of the JSON file, which exists once the job is done."""
+        """Path of the result's JSON file, which exists once the job is done."""
         return self.run_folder.with_name(f"{self.run_folder.name}.json")
 
     @property

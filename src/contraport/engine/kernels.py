@@ -1,4 +1,4 @@
-"""Kernels, which are positive similarity functions from a cost and a temperature."""
+"""Kernels, which are positive similarities computed from a cost and a temperature."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class Metric:
     function: Callable[..., ItemValues | MetricResult | float]
 
     def __call__(self, context: EvalContext) -> MetricResult | float:
-        """Compute the metric: a result with values per item, or a single number, without an interval."""
+        """Compute the metric, as one number or as a result with values per item."""
         # Imported here because the registry must be readable without numpy.
         from contraport.metrics.intervals import MetricResult
 

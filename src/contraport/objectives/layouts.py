@@ -469,7 +469,7 @@ class Cross(Layout):
         )
 
     def __call__(self, *views: Tensor) -> list[Block]:
-        """Return one block, (n, n), or (n, k) with shared columns."""
+        """Return one block, (n, n), or (n, k) against k prototypes."""
         check(len(views) == 2, f"views: must be 2 for the cross layout, got {len(views)}.")
         z0, z1 = views
         z1 = z1.detach() if self.stop_gradient else z1
@@ -525,7 +525,7 @@ class Joint(Layout):
         return [Block(_build_joint_pattern(views[0].shape[0], len(views), self.candidates, z.device), z, z)]
 
     def infer_view_sizes(self, similarity_shape: tuple[int, int], num_items: int | None) -> tuple[int, ...]:
-        """Return the view sizes, of two views if `num_items` is None."""
+        """Return each view's number of items, assuming two views if `num_items` is None."""
         rows, columns = similarity_shape
         size = rows // 2 if num_items is None else num_items
         good = rows == columns and size > 0 and rows % size == 0

@@ -135,7 +135,7 @@ class _TsallisDualProblem:
 
 @torch.no_grad()
 def _maximize_dual(dual: _TsallisDualProblem) -> tuple[Tensor, Tensor]:
-    """Return the potentials f and g that maximize the dual objective."""
+    """Return the row and column potentials that maximize the dual objective."""
     finite = dual.logits[torch.isfinite(dual.logits)]
     spread = float(finite.max() - finite.min()) if dual.column_masses is not None else 0.0
     # At the first temperature the logits differ by at most 10.
@@ -155,7 +155,7 @@ def _maximize_dual(dual: _TsallisDualProblem) -> tuple[Tensor, Tensor]:
 
 
 def _run_damped_newton(dual: _TsallisDualProblem, f: Tensor, g: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
-    """Return f and g after damped Newton steps.
+    """Return the dual potentials after damped Newton steps.
 
     They end when the marginal error is within `tolerance` or no longer falls. The error is in L1, relative to the total
     mass.
