@@ -54,7 +54,7 @@ class RawInputEncoder(nn.Module):
         self.downscaled_side = min(sides, default=None)
 
     def encode(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return each view's flattened items or word and n-gram counts, ``(b, F)``."""
+        """Return each view's items as vectors, texts as word and n-gram counts, ``(b, F)``."""
         features = []
         for items in views:
             if is_text_batch(items):

@@ -315,7 +315,7 @@ def _list_complete_shards(file: Path) -> list[Path]:
 
 
 def _list_shard_files(file: Path) -> list[Path]:
-    """Return sorted paths of all shards, even with a different shard count."""
+    """Return the sorted paths of all shards of a features file."""
     paths = sorted(file.parent.glob(f"{glob.escape(file.stem)}.*-of-*{file.suffix}"))
     return [path for path in paths if re.fullmatch(r"\.\d{5}-of-\d{5}", path.stem.removeprefix(file.stem))]
 

@@ -166,7 +166,7 @@ class _Lock:
             aside.rename(self._path)
 
     def _seconds_since_heartbeat(self) -> float:
-        """Return the seconds since the last heartbeat by the file system's clock."""
+        """Return the lock file's age in seconds, by the file system's clock."""
         with tempfile.TemporaryFile(dir=self._folder) as file:
             now = os.fstat(file.fileno()).st_mtime
         try:

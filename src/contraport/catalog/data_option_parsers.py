@@ -104,7 +104,7 @@ class MiningRule(NamedTuple):
         check_name(f"{prefix}sampling", self.sampling, MINING_SAMPLINGS)
 
     def resolve_range_max(self, num_positives: int) -> int:
-        """Return `range_max`, or a default that grows with the number of positives."""
+        """Return how many of the most similar candidates to consider as negatives."""
         if self.range_max is not None:
             return self.range_max
         excludes = any(value is not None for value in (self.relative_margin, self.absolute_margin, self.max_score))

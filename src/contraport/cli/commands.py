@@ -226,7 +226,7 @@ def _parse_arguments_or_print_help(command: Command[...], name: str, argv: list[
 
 
 def _requires_parser(options: Sequence[Option], words: Sequence[str]) -> bool:
-    """Return False if a command line consists only of complete positional arguments."""
+    """Return whether parsing a command line requires the optional parser package."""
     if any(word.startswith("-") for word in words) or len(words) > len(options):
         return True
     if words and not all(option.is_cli_positional for option in options):

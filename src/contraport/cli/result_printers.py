@@ -58,7 +58,7 @@ def _build_table(rows: Sequence[Mapping[str, str]], *, wrap_widest_column: bool)
 
 
 def _measure_table_width(table: Table) -> Measurement:
-    """Return a table's minimum width, with wrapped headings, and maximum width."""
+    """Return the minimum and maximum widths at which a table can be printed."""
     console = make_console_without_markup()
     return Measurement.get(console, console.options.update(max_width=100_000), table)  # more than any table
 
@@ -156,7 +156,7 @@ def print_learned_cost(result: LearnedCost) -> None:
 
 
 def _folder_or_out_hint(folder: Path | None) -> str:
-    """Return a line that names the folder, or explains `--out` if None."""
+    """Return a line with the output folder, or a hint to pass `--out`."""
     return "No files were written; pass --out FOLDER to write them." if folder is None else f"files: {folder}"
 
 

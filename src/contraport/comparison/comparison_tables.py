@@ -54,7 +54,7 @@ def format_means_table(comparison: Comparison, metric: Metric) -> str:
 
 
 class EpochTable(NamedTuple):
-    """Formatted means of one metric and one column, by row and epoch."""
+    """Formatted means of one metric by row and epoch, for one comparison column."""
 
     column: str
     epochs: list[int]

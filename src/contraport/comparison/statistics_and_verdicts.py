@@ -153,7 +153,7 @@ class MetricValues(NamedTuple):
     difference_variance_prior: VarianceEstimate | None
 
     def estimate_difference(self, row: str, other_row: str, column: str) -> PairedDifference | None:
-        """Estimate the paired difference of two rows, or None without shared seeds."""
+        """Estimate the paired difference of two comparison rows, or None without shared seeds."""
         one, two = _restrict_to_shared_seeds(self.cell_values[row, column], self.cell_values[other_row, column])
         if not one.seeds:
             return None
@@ -270,9 +270,9 @@ def build_table_entries(grid: Grid, results: JobAndResultByCell) -> list[TableEn
 
 
 def _predict_num_seeds_if_undecided(difference: PairedDifference, metric: Metric, *, comparisons: int) -> int | None:
-    """Predict how many seeds would decide a difference, or None if decided.
+    """Predict how many seeds would settle a difference, or None if already settled.
 
-    It is decided if it is significant or negligible. None too for a single seed, which allows no prediction.
+    It is settled if it is significant or negligible. None too for a single seed, which allows no prediction.
     """
     negligible = NEGLIGIBLE_GAIN * metric.is_shown_in_percent
 

@@ -288,7 +288,7 @@ class _ErrorsAsBatches(torch.utils.data.Dataset[Batch]):
 
 
 def _return_batch_unchanged(batch: Any) -> Any:
-    """Return the batch, as the collate function of datasets that build batches themselves."""
+    """Return a batch unchanged, because the dataset has already collated it."""
     return batch
 
 

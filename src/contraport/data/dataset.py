@@ -206,7 +206,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 
     @property
     def is_in_memory(self) -> bool:
-        """True if all items are in memory, where workers cannot speed up loading."""
+        """True if all items are in memory, so that loading requires no workers."""
         return self.store.is_in_memory
 
     def __repr__(self) -> str:

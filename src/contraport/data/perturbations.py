@@ -248,7 +248,7 @@ def _perturb_now_or_at_fetch(
 
 
 def corrupt_dataset(dataset: Dataset, *corruptions: CorruptionSpec) -> Dataset:
-    """Apply corruptions to a dataset in turn, reproducibly for each item.
+    """Apply corruptions to a dataset one after another, reproducibly for each item.
 
     Images are corrupted as in `corrupt_images`. Noise is added to vectors and time series, in units of the standard
     deviation of each feature or channel in this split.
@@ -303,7 +303,7 @@ def _corrupt_views(
 
 
 def _apply_corruptions(view: Tensor, corruptions: Sequence[CorruptionSpec], non_image_std: Tensor | None) -> Tensor:
-    """Apply all corruptions in turn to one view of some items."""
+    """Apply all corruptions, one after another, to one view of some items."""
     for kind, severity in corruptions:
         if non_image_std is not None:
             # The noise of images times 5, in units of the standard deviation of the feature or channel.

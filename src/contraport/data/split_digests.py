@@ -95,7 +95,7 @@ class SplitDigests:
 
     @property
     def digest(self) -> str:
-        """SHA-256 in hexadecimal of all digests and the fingerprint."""
+        """Hexadecimal SHA-256 of the digests of both splits and the dataset fingerprint."""
         parts = self.train_digests.tobytes(), self.test_digests.tobytes(), self.fingerprint.encode()
         return hashlib.sha256(b"|".join(parts)).hexdigest()
 

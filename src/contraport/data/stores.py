@@ -114,7 +114,7 @@ class MappedRowStore(Store):
         return torch.cat([digest_rows(view) for _, view in self.iterate_blocks()])[:, None]
 
     def iterate_blocks(self) -> Iterator[tuple[np.ndarray, Tensor]]:
-        """Yield blocks of rows, as stored and as converted to a tensor."""
+        """Yield each block of rows as the stored array and as a tensor."""
         for block in torch.arange(len(self)).split(max(1, MAPPED_BLOCK_BYTES * len(self) // self.array.nbytes)):
             rows = self._take_rows(block)
             yield rows, self.convert(rows)

@@ -36,7 +36,7 @@ class StreamReadError(UsageError):
 
 
 def iterate_source(source: Iterable[Any], name: str, pass_number_in_errors: int = 0) -> Iterator[Any]:
-    """Yield the items of one pass, and raise its errors as `StreamReadError`."""
+    """Yield the items of an iterable, and raise its errors as `StreamReadError`."""
     count = 0
     try:
         for item in source:

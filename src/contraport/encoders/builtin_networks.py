@@ -211,7 +211,7 @@ def _compute_cell_histograms(angles_in_turns: Tensor, magnitudes: Tensor) -> Ten
 
 
 class SmallTCN(nn.Module):
-    """Temporal convolutional network of dilated residual blocks, with the mean over time.
+    """Temporal convolutional network of dilated residual blocks and mean pooling over time.
 
     It takes series of any length; the receptive field of the four blocks is 61 steps. Not causal, as an encoder has the
     whole series.

@@ -492,7 +492,7 @@ def resolve_view_index(
 def optional_values_per_view(
     argument: str, values: Mapping[str, ViewValueT], view_names: Sequence[str], shapes: Sequence[Shape]
 ) -> list[ViewValueT | None]:
-    """List the value of each view in a mapping, None where missing.
+    """Return one value per view from a mapping, None for views without one.
 
     Raises:
         UsageError: a key matches no view, or two keys match the same view.

@@ -213,7 +213,7 @@ def _split_pooling_suffix(name: str) -> tuple[str, str | None]:
 
 
 def _load_part(part: str, source: str, loader: Any, **options: Any) -> Any:
-    """Load a model's config, tokenizer or weights from a folder or hub."""
+    """Load a model's config, tokenizer or weights from a folder or the hub."""
     try:
         return loader.from_pretrained(source, trust_remote_code=False, **options)
     except Exception as error:  # a missing folder, no network and a corrupt file raise different errors

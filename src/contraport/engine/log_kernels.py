@@ -133,7 +133,7 @@ class LogKernel(ABC):
         """Return log K of the pairs with given indices, (k,)."""
 
     def gather_one_per_row(self, columns: Tensor, *, diagonal: bool = False) -> Tensor:
-        """Return log K of one column per row, (N,).
+        """Return the entry of log K in the given column of each row, (N,).
 
         Args:
             columns: one index per row.

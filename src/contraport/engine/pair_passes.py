@@ -86,7 +86,7 @@ class PairPasses(ABC):
 
     @abstractmethod
     def set_shared_attributes(self) -> None:
-        """Set the attributes that all passes share, at the end of the constructor."""
+        """Set the attributes that several passes over the pairs share."""
 
     def tensors_to_save(self) -> list[Tensor]:
         """Return the tensors that the gradient reuses, none by default."""

@@ -257,7 +257,7 @@ class EvalContext:
         return self.find_test_sample_positions(NUM_SAMPLED_RETRIEVAL_ITEMS, len(self.test))
 
     def find_test_sample_positions(self, sample_size: int, num_candidates: int) -> np.ndarray[Any, Any] | None:
-        """Return the positions of a random test sample, or None for all.
+        """Return positions of a random subset of test items, or None for all.
 
         All are used if there are no more, or if all pairs of a test item and a candidate are at most
         `MAX_COMPARED_PAIRS`. The sample is the same for every encoder, and a smaller one is part of a larger one.

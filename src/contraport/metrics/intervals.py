@@ -154,7 +154,7 @@ class Interval(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """Paired difference of two values on the same items, with its confidence interval."""
+    """Difference of two metric values on the same items, with its confidence interval."""
 
     value: float
     low: float
@@ -243,7 +243,7 @@ def bootstrap_interval(
 def paired_bootstrap_difference(
     value_and_draws: tuple[float, Array], other_value_and_draws: tuple[float, Array], *, comparisons: int = 1
 ) -> Difference:
-    """Return the paired difference of two values, with its bootstrap interval.
+    """Return the difference of two metric values, with its paired bootstrap interval.
 
     Args:
         value_and_draws: the value and its draws ``(resamples,)``, from `draw_bootstrap_values`.

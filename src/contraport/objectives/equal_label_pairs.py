@@ -98,7 +98,7 @@ class SignedLabelEquality:
 
 @dataclass(frozen=True, eq=False)
 class PairSet:
-    """Set of pairs with equal labels, stored as signed label comparisons.
+    """Set of pairs, stored as a signed sum of label-equality matrices.
 
     The first matrix has sign 1.
     """

@@ -95,7 +95,7 @@ class Loss(nn.Module, ABC):
 
     @abstractmethod
     def iterate_plans_with_targets(self, *views: Tensor, **options: CallOptionValue) -> Iterator[PlanWithTarget]:
-        """Yield the solved and target plans of all blocks of compared pairs."""
+        """Yield the solved and target plan of each block of compared pairs."""
 
     @abstractmethod
     def component_reprs_by_question(self) -> dict[str, str]:

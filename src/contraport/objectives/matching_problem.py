@@ -421,7 +421,7 @@ def _single_or_unpaired_views_error(target: Target, inputs: CallInputs) -> Usage
 def _check_inputs_of_coordinate_layout(
     layout: Layout, target: Target, inputs: CallInputs, options: Mapping[str, Any]
 ) -> None:
-    """Raise `UsageError` for item inputs, such as ids, if embedding coordinates are compared."""
+    """Raise `UsageError` for per-item inputs if the layout compares embedding coordinates."""
     of = f"{layout!r}, which compares coordinates"
     good = target.positives_from_views
     check(good, f"target: must match the views, as Pairs() does, for {of}, got {target!r}.", "conflict")

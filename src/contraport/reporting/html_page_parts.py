@@ -104,7 +104,7 @@ class SpriteSheet(NamedTuple):
 
 @dataclass
 class PageAssets:
-    """Figures, images and data that the sections of a report page add.
+    """Figures, images and data of a report page, collected from its sections.
 
     Attributes:
         plots: plotly figures, by the id of their HTML element.

@@ -281,7 +281,7 @@ class _NearestTracker:
         self._others = np.arange(num_items)
 
     def update(self, rows: np.ndarray, others: np.ndarray, cosines: np.ndarray) -> None:
-        """Update the nearest items of distinct `rows` where `cosines` are larger."""
+        """Replace the nearest items of distinct rows where the new cosines are larger."""
         nearer = cosines > self._cosines[rows]
         self._cosines[rows[nearer]] = cosines[nearer]
         self._others[rows[nearer]] = others[nearer]

@@ -84,7 +84,7 @@ def build_loop(
     *,
     steps_per_epoch: int,
 ) -> Loop:
-    """Build the training loop of the settings, with optimizer and schedule."""
+    """Build the training loop with the configured optimizer and learning rate schedule."""
     optimizer = create_optimizer(
         module,
         optimizer=settings.optimizer,

@@ -32,7 +32,7 @@ def _temporary_log_handlers(*handlers: logging.Handler, level: int) -> Iterator[
 
 @contextmanager
 def console_logging(*, shown: bool) -> Iterator[None]:
-    """Context manager that logs INFO and above to the console if `shown`."""
+    """Context manager that optionally logs INFO and above to the console."""
     handler = _ConsoleHandler(make_console_without_markup(stderr=True, quiet=not shown))
     with _temporary_log_handlers(handler, level=logging.INFO):
         yield
@@ -91,6 +91,6 @@ class _RaisingLogFileHandler(logging.FileHandler):
         self._run = run
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Raise the error of a failed write, an `OSError` as a `UsageError`."""
+        """Raise the error of a failed log write, with `OSError` converted to `UsageError`."""
         with self._run.translate_write_errors():
             raise

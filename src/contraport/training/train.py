@@ -152,7 +152,7 @@ def train_from_options(explicit_options: dict[str, Any], *, parent_command: str 
 
 @contextmanager
 def _lock_run(run: RunFolder) -> Iterator[None]:
-    """Context manager in which only this run may write its folder."""
+    """Context manager that locks a run folder against other training commands."""
     with ExitStack() as lock:
         with stop_all_on_error():
             if is_main_process():

@@ -48,7 +48,7 @@ class CanonicalMaps(NamedTuple):
 def cross_fit_canonical_maps(
     features: tuple[TensorOrComputedRows, TensorOrComputedRows], pool: Tensor
 ) -> CanonicalMaps:
-    """Fit canonical correlation maps of two views, leaving out each fold in turn.
+    """Fit linear CCA maps of two views for each fold, on the other folds.
 
     Only pairs in `pool`, ``(m,)``, are used. With both features whitened, the cross-covariance has the canonical
     directions as its singular vectors and their correlations as its singular values. Features wider than

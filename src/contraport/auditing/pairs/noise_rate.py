@@ -120,7 +120,7 @@ def estimate_pair_fdrs(scores: Scores, mismatch_scores: Scores, noise_rate: floa
 
 
 def estimate_separation_auc(scores: Scores, mismatch_scores: Scores, noise_rate: float) -> float:
-    """Estimate the AUC of right pairs against mismatches.
+    """Estimate how well scores separate correct pairs from known mismatches, as an AUC.
 
     `noise_rate` is the share of wrong pairs among those of `scores`. Wrong pairs score above known mismatches half the
     time. With the lower end of the interval of the rate, the estimate is a cautious one.
@@ -136,7 +136,7 @@ def estimate_separation_auc(scores: Scores, mismatch_scores: Scores, noise_rate:
 
 
 def is_rate_reliable(scores: Scores, mismatch_scores: Scores, assumed_noise_rate: float) -> bool:
-    """Return whether scores separate right pairs well enough to trust the noise rate.
+    """Return whether scores separate correct pairs well enough to trust the noise rate.
 
     The separation is that under an assumed rate, cautiously the lower end of the interval.
     """

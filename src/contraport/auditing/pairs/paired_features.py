@@ -117,7 +117,7 @@ class PairedFeatures:
         return PairIndices(items, items)
 
     def with_neighbor_pool(self, neighbor_pool: Tensor) -> Self:
-        """Return these features with another pool of candidate neighbors.
+        """Return a copy that searches neighbors among the given items.
 
         >>> u = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
         >>> whole = PairedFeatures((u, u))
@@ -274,7 +274,7 @@ class PairedFeatures:
 
     @cached_property
     def _similarities_at_ranks_by_view(self) -> tuple[Tensor, Tensor]:
-        """Similarity of each item to its reference neighbors at log-spaced ranks, ``(n, r)``."""
+        """Similarities of each item to sampled items at log-spaced neighbor ranks, ``(n, r)``."""
         if self._parent is not None:
             return self._parent._similarities_at_ranks_by_view
         references, thresholds_by_view = self.reference_sample_indices, []
@@ -301,7 +301,7 @@ class PairedFeatures:
 
     @cached_property
     def cross_fitted_canonical_maps(self) -> CanonicalMaps:
-        """Linear CCA maps of both views, cross-fitted on the reference pairs."""
+        """Linear CCA maps of both views for each fold, fitted on the other folds."""
         return cross_fit_canonical_maps(self.features, self.neighbor_pool_items)
 
     @cached_property

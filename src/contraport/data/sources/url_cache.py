@@ -130,7 +130,7 @@ def _remove_stale_files(folder: Path, current: Collection[Path], url: str) -> No
 
 
 def _download_and_record(file: _RemoteFile, bars: ProgressBars) -> None:
-    """Download one file into the cache, and record its remote state."""
+    """Download one file into the cache, and record its checksum or date."""
     local, name, shown = file.local_path, f"MB of {file.local_path.name}", 0
     try:
         local.parent.mkdir(parents=True, exist_ok=True)

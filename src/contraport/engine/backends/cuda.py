@@ -398,7 +398,7 @@ def _launch_kernel(
     blocks: _LaunchConfig,
     **constants: Any,
 ) -> None:
-    """Launch a Triton kernel on a grid of row blocks by `column_programs`."""
+    """Launch a Triton kernel with `column_programs` programs for each block of rows."""
     (n, d), m = inputs.x.shape, len(inputs.y)
     with _device_context(inputs.x):
         getattr(_import_triton_kernels(), name)[_ceil_div(n, blocks.BLOCK_M), column_programs](

@@ -101,7 +101,7 @@ class SinkhornConstraint(Constraint, ABC):
 
     @abstractmethod
     def half_step_axes(self) -> tuple[Axis, ...]:
-        """Return the axis of each half-step in turn, ``"rows"`` or ``"columns"``.
+        """Return the axis of each half-step in order, ``"rows"`` or ``"columns"``.
 
         Each half-step reads the potential of the one before.
         """
@@ -244,7 +244,7 @@ def _build_plan(
 def _list_half_step_specs(
     half_step_axes: tuple[Axis, ...], num_directions: int, has_initial_potentials: bool
 ) -> tuple[HalfStepSpec, ...]:
-    """List the half-steps of one plan, or of two transposed plans in turn.
+    """List the half-steps that solve one plan, or two transposed plans alternately.
 
     A half-step reads the potential of the one before in its direction; the first reads the initial potential, or zero.
     """

@@ -149,7 +149,7 @@ def write_checkpoint(run: RunFolder, loop: Loop, path: Path) -> None:
 
 
 def _save_or_raise_os_error(checkpoint: dict[str, Any], file: BinaryIO) -> None:
-    """Call `torch.save`, but raise the `OSError` of a full disk."""
+    """Save a checkpoint, and raise a failed write as `OSError`."""
     try:
         torch.save(checkpoint, file)
     except RuntimeError as error:

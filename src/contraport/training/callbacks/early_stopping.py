@@ -179,7 +179,7 @@ class EarlyStopping(Callback):
             )  # fmt: skip
 
     def _log_flat_metrics(self, loop: Loop) -> None:
-        """Log each online metric that has not improved for the default patience."""
+        """Log online metrics that have not improved within the default patience."""
         for metric in self._logged_metrics:
             patience = StoppingRule(metric).resolve_patience(loop.epochs)
             value = self._metrics_writer.last_row.get(metric.key, math.nan)

@@ -172,7 +172,7 @@ def _check_stream_settings(settings: Settings, stream: Stream) -> None:
 def load_or_draw_mismatched_partners(
     settings: Settings, dataset: Dataset, run: RunFolder | None = None
 ) -> Tensor | None:
-    """Return the index of each item's mismatched partner, or None without `mismatch`.
+    """Return the index of each item's mismatched partner, or None without simulated mismatches.
 
     The partners of a resumed run are loaded.
     """

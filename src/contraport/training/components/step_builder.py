@@ -411,7 +411,7 @@ def _check_late_interaction_settings(settings: Settings) -> None:
 
 
 def _inverse_column_frequencies(dataset: Dataset, objective: nn.Module) -> Tensor:
-    """Return the logQ correction ``(n,)``, one over the frequency of each second item.
+    """Return the inverse frequency of each pair's second item, ``(n,)``, for logQ correction.
 
     Raises:
         UsageError: the data or the objective do not support the option `log_q`.
