@@ -112,7 +112,7 @@ class CrossFitScores:
             raise UsageError(message, kind="corrupt") from error
 
     def are_all_pairs_scored(self, round_repeat: tuple[int, int], pairs: Tensor) -> bool:
-        """Return whether all `pairs` were scored in a given round and repeat."""
+        """Return whether all `pairs` have scores from a round of cross-fitting."""
         return bool(np.isfinite(self.scores_by_round[round_repeat][:, pairs.numpy()]).all())
 
     def store_fold_scores(

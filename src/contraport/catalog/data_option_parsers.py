@@ -112,7 +112,7 @@ class MiningRule(NamedTuple):
 
 
 class MinedNegativesSpec(NamedTuple):
-    """Rule and schedule of mining hard negatives, or a file of negatives.
+    """Rule and epochs of hard-negative mining, or a file of negatives.
 
     Attributes:
         rule: Rule that selects the negatives.

@@ -222,7 +222,7 @@ def _list_clauses_against_baseline(
 
 
 def _find_clearly_fastest_clause(entries: Sequence[TableEntry]) -> str | None:
-    """Return a clause that names a clearly fastest row, or None.
+    """Return a clause about the clearly fastest row of a comparison, or None.
 
     The load of the machine can change times severalfold. So each row needs at least two training runs, and the longest
     run of the fastest row must be shorter than every run of the others. The means of the fastest and of the

@@ -25,7 +25,7 @@ _get_version_counter = attrgetter("_version")  # torch counts the writes in plac
 
 
 class WriteDetectingCacheEntry(Generic[CachedT]):
-    """Cached value that can detect writes in place to its tensors.
+    """Cached value that detects in-place changes of its tensors.
 
     Attributes:
         value: The cached value.

@@ -173,7 +173,7 @@ def collect_worst_probe_error_arrays(context: EvalContext) -> ArraysByName:
 
 
 def collect_worst_pair_arrays(run: RunFolder, train: Dataset) -> ArraysByName:
-    """Return the training pairs that an online audit suspects most.
+    """Return the training pairs with the lowest scores in the online audit.
 
     The most suspicious one is first. `worst` are their positions, `worst_1` and `worst_2` their two views, and
     `worst_better` the second view of the better partner, or of the pair itself if there is none. Empty without an audit

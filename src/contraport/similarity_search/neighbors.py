@@ -251,7 +251,7 @@ def _nearest_items_by_sets(
 
 
 def _project_vector_sets(model: Model, inputs: Tensor) -> Tensor:
-    """Return each item's projected vectors by a one-view model, ``(b, t, d)``."""
+    """Encode and project the vectors of each item of a single view, ``(b, t, d)``."""
     (sets,) = model.project(model.encode([inputs], pooled=False))
     return sets
 

@@ -160,7 +160,7 @@ def _get_lower_suffix(file: str) -> str:
 
 
 def _read_captions_unless_few(files: list[str], texts: set[str], folder: str) -> list[str] | None:
-    """Return the caption beside each image, or None if most have none."""
+    """Return the caption beside each image, or None if most images lack one."""
     candidates = [f"{os.path.splitext(file)[0]}.txt" for file in files]
     number = sum(file in texts for file in candidates)
     if 2 * number < len(files):

@@ -91,7 +91,7 @@ def _format_epoch(loop: Loop) -> str:
 
 
 def format_metrics_row(row: MetricsRow, online_values: MetricsRow) -> str:
-    """Format a row of metrics and the last online metrics.
+    """Format logged metrics and the last online evaluation as one line.
 
     >>> row = {"loss": 1.5, "temperature": 0.2, "plan_mass": 0.8, "images_per_second": 1e4, "data_wait": 0.01}
     >>> format_metrics_row(row, {"knn": 0.912})
