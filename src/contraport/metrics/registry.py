@@ -89,7 +89,7 @@ class Metric:
     function: Callable[..., ItemValues | MetricResult | float]
 
     def __call__(self, context: EvalContext) -> MetricResult | float:
-        """Compute the metric, as one number or as a result with values per item."""
+        """Compute the metric, as one number or with values per item."""
         # Imported here because the registry must be readable without numpy.
         from contraport.metrics.intervals import MetricResult
 

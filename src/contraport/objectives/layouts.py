@@ -525,7 +525,7 @@ class Joint(Layout):
         return [Block(_build_joint_pattern(views[0].shape[0], len(views), self.candidates, z.device), z, z)]
 
     def infer_view_sizes(self, similarity_shape: tuple[int, int], num_items: int | None) -> tuple[int, ...]:
-        """Return each view's number of items, assuming two views if `num_items` is None."""
+        """Return the view sizes, assuming two views if `num_items` is None."""
         rows, columns = similarity_shape
         size = rows // 2 if num_items is None else num_items
         good = rows == columns and size > 0 and rows % size == 0

@@ -107,7 +107,7 @@ class SinkhornConstraint(Constraint, ABC):
         """
 
     def marginal_relaxation(self, axis: Axis, temperature: float | Tensor) -> MarginalRelaxation:
-        """Return the relaxation of the row or column marginal, which is exact by default."""
+        """Return the relaxation of the row or column marginal, none by default."""
         return NO_RELAXATION
 
     @property
