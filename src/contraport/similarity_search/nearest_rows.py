@@ -151,7 +151,7 @@ class ApproximateFeatureIndex:
     features: np.ndarray
 
     def find_candidate_rows(self, query: Tensor, num_nearest: int) -> np.ndarray:
-        """Return sorted indices of more rows than `num_nearest`, with most of the nearest."""
+        """Return sorted row indices, about 10 * `num_nearest`, including most of the nearest."""
         rows = normalize_nonzero_rows(query.cpu().numpy()[None], "cpu").numpy()
         _, places = self.faiss_index.search(rows, min(10 * num_nearest, len(self.features)))
         return np.unique(places[places >= 0])

@@ -191,15 +191,15 @@ def _run_damped_newton(dual: _TsallisDualProblem, f: Tensor, g: Tensor, toleranc
     return f, g
 
 
-def _solve_row_potentials(logits: Tensor, order: float, masses: Tensor) -> Tensor:
+def _solve_row_potentials(logits: Tensor, order: float, row_masses: Tensor) -> Tensor:
     """Return the row potentials, (N,), for given row masses, by bisection."""
     largest = logits.amax(1)
     count = logits.shape[1]
     # A row with all its mass on its best pair, or evenly on all pairs, bounds its potential.
-    bounds = torch.stack([masses ** (order - 1), (masses / count) ** (order - 1)]) / (order - 1) - largest
+    bounds = torch.stack([row_masses ** (order - 1), (row_masses / count) ** (order - 1)]) / (order - 1) - largest
     low, high = bounds.amin(0), bounds.amax(0)
     for _ in range(60):  # these determine the last bit
         middle = (low + high) / 2
-        too_light = _tsallis_masses(middle[:, None] + logits, order).sum(1) < masses
+        too_light = _tsallis_masses(middle[:, None] + logits, order).sum(1) < row_masses
         low, high = torch.where(too_light, middle, low), torch.where(too_light, high, middle)
     return (low + high) / 2

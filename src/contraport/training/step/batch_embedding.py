@@ -32,9 +32,13 @@ def check_min_items_per_chunk(num_items: int, chunk_size: int) -> None:
 
 
 def embed_in_chunks(
-    embed: ViewsToEmbeddings, network: nn.Module, views: Sequence[Tensor], size: int, offset: BatchOffset | None = None
+    embed: ViewsToEmbeddings,
+    network: nn.Module,
+    views: Sequence[Tensor],
+    chunk_size: int,
+    offset: BatchOffset | None = None,
 ) -> tuple[Tensor, ...]:
-    """Embed a batch in chunks of at most `size` items (GradCache).
+    """Embed a batch in chunks of at most `chunk_size` items (GradCache).
 
     Only the activations of one chunk are in memory at a time. Only outputs are stored. The backward pass recomputes
     each chunk, with the same random numbers, so that the gradient is exactly that of the whole batch. Layers over the
@@ -46,13 +50,13 @@ def embed_in_chunks(
         embed: the function, item by item except for layers over the batch.
         network: the modules that it uses, whose buffers do not change in the second pass.
         views: views of the batch, ``(b, ...)`` each.
-        size: maximum number of items per chunk; chunk sizes differ by at most one.
+        chunk_size: maximum number of items per chunk; chunk sizes differ by at most one.
         offset: part of a batch that this process holds; default: all of it.
 
     Source: Gao, Zhang, Han and Callan (2021), Scaling deep contrastive learning batch size under memory limited setup.
 
     >>> layer = nn.Linear(3, 2)
-    >>> embed_in_chunks(lambda views: (layer(views[0]),), layer, [torch.zeros(5, 3)], size=2)[0].shape
+    >>> embed_in_chunks(lambda views: (layer(views[0]),), layer, [torch.zeros(5, 3)], chunk_size=2)[0].shape
     torch.Size([5, 2])
     """
 
@@ -60,7 +64,7 @@ def embed_in_chunks(
         return nullcontext(), _restored_buffers(network)  # of the first pass, and of the recomputation
 
     start, total = (0, len(views[0])) if offset is None else (offset.start, offset.global_batch_size)
-    count = math.ceil(total / size)
+    count = math.ceil(total / chunk_size)
     chunks = [slice((number - start) % count, None, count) for number in range(count)]
     pieces = [
         checkpoint(embed, [view[chunk] for view in views], use_reentrant=False, context_fn=contexts) for chunk in chunks
