@@ -26,7 +26,7 @@ from contraport.comparison.statistics_and_verdicts import (
     HELD,
     NOT_HELD,
     UNDECIDED,
-    JobAndResultByCell,
+    JobAndResultByRowColumnSeed,
     TableEntry,
     build_table_entries,
     compute_epoch_means,
@@ -46,7 +46,7 @@ def build_test_grid(
     return build_grid(options | {"seeds": 4, "metrics": [measure], "out": folder} | arguments)
 
 
-def results_of(grid: Grid, values: Values, *, items: bool = False, measure: str = "knn") -> JobAndResultByCell:
+def results_of(grid: Grid, values: Values, *, items: bool = False, measure: str = "knn") -> JobAndResultByRowColumnSeed:
     """Return the jobs and results for values by row, setting and seed, and save matching values of test items."""
     result = {}
     for cell in grid.cells:

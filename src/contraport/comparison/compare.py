@@ -35,7 +35,7 @@ from contraport.comparison.jobs import (
 )
 from contraport.comparison.page import render_comparison_page, save_figure_if_any_mean
 from contraport.comparison.statistics_and_verdicts import (
-    JobAndResultByCell,
+    JobAndResultByRowColumnSeed,
     build_table_entries,
     compute_epoch_means,
     judge_claims,
@@ -127,7 +127,7 @@ def compare(arguments: dict[str, Any]) -> Comparison:
     except BrokenProcessPool as error:
         message = f"processes: one of {options.processes} was killed, perhaps for lack of memory. Use fewer. {hint}"
         raise UsageError(message, kind="killed") from error
-    results: JobAndResultByCell = {
+    results: JobAndResultByRowColumnSeed = {
         (cell.row.name, cell.column.name, cell.seed): (build_cell_job(grid, cell), cell_results[cell.folder_name])
         for cell in cells
         if cell.folder_name in cell_results
@@ -365,7 +365,7 @@ def _build_comparison(
     grid: Grid,
     trials: TrialCellsByRowAndColumn,
     trial_results: Mapping[str, JobResult],
-    results: JobAndResultByCell,
+    results: JobAndResultByRowColumnSeed,
     selection_metric: Metric,
     *,
     has_started: bool,
@@ -404,7 +404,9 @@ def _build_comparison(
     )
 
 
-def _save_comparison(grid: Grid, comparison: Comparison, cells: Sequence[Cell], results: JobAndResultByCell) -> None:
+def _save_comparison(
+    grid: Grid, comparison: Comparison, cells: Sequence[Cell], results: JobAndResultByRowColumnSeed
+) -> None:
     """Write tables, figure, HTML page, commands and `results.json` of a comparison."""
     records = [
         {"row": row, "column": column, "seed": seed, **{key: one[key] for key in one if key != "measures"}}
@@ -424,7 +426,7 @@ def _save_comparison(grid: Grid, comparison: Comparison, cells: Sequence[Cell], 
 
 def _failed_search_results_by_cell(
     grid: Grid, trials: TrialCellsByRowAndColumn, results: Mapping[str, JobResult]
-) -> JobAndResultByCell:
+) -> JobAndResultByRowColumnSeed:
     """Build a failed result for each training run whose search trials all failed."""
     failed_cells: dict[tuple[str, str, int], tuple[CellJob, JobResult]] = {}
     for cell in grid.cells:
@@ -436,7 +438,9 @@ def _failed_search_results_by_cell(
     return failed_cells
 
 
-def _untrained_and_raw_input_metrics(grid: Grid, results: JobAndResultByCell) -> dict[str, dict[str, dict[str, float]]]:
+def _untrained_and_raw_input_metrics(
+    grid: Grid, results: JobAndResultByRowColumnSeed
+) -> dict[str, dict[str, dict[str, float]]]:
     """Return metrics of untrained encoders and raw inputs, by name and column.
 
     References are evaluated with the first seed only.
@@ -477,7 +481,7 @@ def _build_trial_records(
     return records
 
 
-def _compose_notes(grid: Grid, results: JobAndResultByCell, missing: int, *, has_started: bool) -> list[str]:
+def _compose_notes(grid: Grid, results: JobAndResultByRowColumnSeed, missing: int, *, has_started: bool) -> list[str]:
     """Return the notes below the tables, for example about failed training runs."""
     comparisons = (len(grid.rows) - 1) * len(grid.columns)
     seeds = Counter((row, column) for (row, column, _), (_, one) in results.items() if one.get("values"))

@@ -30,7 +30,7 @@ HELD, PARTLY, NOT_HELD, UNDECIDED = "held", "held in part", "did not hold", "not
 NEGLIGIBLE_GAIN = 0.01
 """Gain of a metric in percent (0.01: one percentage point) below which the choice of an objective does not matter."""
 
-JobAndResultByCell = Mapping[tuple[str, str, int], tuple[CellJob, JobResult]]
+JobAndResultByRowColumnSeed = Mapping[tuple[str, str, int], tuple[CellJob, JobResult]]
 """Job and result of each training run, by row, column and seed."""
 
 
@@ -175,7 +175,7 @@ def _restrict_to_shared_seeds(one: CellValues, other: CellValues) -> tuple[CellV
     return restricted[0], restricted[1]
 
 
-def collect_values_and_variance_priors(grid: Grid, results: JobAndResultByCell, key: str) -> MetricValues:
+def collect_values_and_variance_priors(grid: Grid, results: JobAndResultByRowColumnSeed, key: str) -> MetricValues:
     """Collect the values of one metric, and estimate priors for their variances."""
     cells = {
         (row.name, column.name): _collect_cell_values(grid, results, row, column, key)
@@ -195,7 +195,9 @@ def collect_values_and_variance_priors(grid: Grid, results: JobAndResultByCell, 
     )
 
 
-def _collect_cell_values(grid: Grid, results: JobAndResultByCell, row: Row, column: Column, key: str) -> CellValues:
+def _collect_cell_values(
+    grid: Grid, results: JobAndResultByRowColumnSeed, row: Row, column: Column, key: str
+) -> CellValues:
     """Collect one metric's values over the seeds of a table cell."""
     by_seed = {
         seed: results[place]
@@ -209,7 +211,7 @@ def _collect_cell_values(grid: Grid, results: JobAndResultByCell, row: Row, colu
     return CellValues(tuple(by_seed), values, np.stack(arrays) if is_complete else None)
 
 
-def list_differences_without_seed_variance(grid: Grid, results: JobAndResultByCell) -> list[str]:
+def list_differences_without_seed_variance(grid: Grid, results: JobAndResultByRowColumnSeed) -> list[str]:
     """Name differences without an estimated seed variance, each as "row on column".
 
     The list is empty if the table is large enough for a prior of the variance between seeds.
@@ -225,7 +227,7 @@ def list_differences_without_seed_variance(grid: Grid, results: JobAndResultByCe
     ]
 
 
-def build_table_entries(grid: Grid, results: JobAndResultByCell) -> list[TableEntry]:
+def build_table_entries(grid: Grid, results: JobAndResultByRowColumnSeed) -> list[TableEntry]:
     """Build the table entries for all metrics, columns and rows."""
     comparisons = max(1, (len(grid.rows) - 1) * len(grid.columns))
     entries = []
@@ -285,7 +287,7 @@ def _predict_num_seeds_if_undecided(difference: PairedDifference, metric: Metric
     return predict_num_seeds_to_decide(is_decided, [difference], comparisons=comparisons)
 
 
-def compute_epoch_means(grid: Grid, results: JobAndResultByCell) -> list[EpochMean]:
+def compute_epoch_means(grid: Grid, results: JobAndResultByRowColumnSeed) -> list[EpochMean]:
     """Compute the means over seeds at the intermediate and last epochs."""
     means = []
     for metric, column, row in itertools.product(grid.metrics, grid.columns, grid.rows):
@@ -302,7 +304,7 @@ def compute_epoch_means(grid: Grid, results: JobAndResultByCell) -> list[EpochMe
     return means
 
 
-def judge_claims(grid: Grid, results: JobAndResultByCell) -> list[ClaimVerdict]:
+def judge_claims(grid: Grid, results: JobAndResultByRowColumnSeed) -> list[ClaimVerdict]:
     """Test each claim against the results, with intervals corrected for all claims."""
     names = [row.name for row in grid.rows]
     claims: list[tuple[Claim, Metric, list[tuple[str, Column]]]] = []
