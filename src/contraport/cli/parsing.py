@@ -296,7 +296,7 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter)
         return textwrap.wrap(" ".join(text.split()), width, break_long_words=False, break_on_hyphens=False)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
-        """Return the flag of an option with its value, as ``--epochs EPOCHS``."""
+        """Return the flag of an option with its value, such as ``--epochs EPOCHS``."""
         if not action.option_strings or action.dest == "help":
             return super()._format_action_invocation(action)
         values = "" if _is_print_config_flag(action) else self._format_args(action, action.dest.upper())
@@ -309,7 +309,7 @@ def _is_print_config_flag(action: argparse.Action) -> bool:
 
 
 def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _Parser:
-    """Build a command's parser, whose help omits options that are not in `shown`."""
+    """Build a command's parser, with only the options in `shown` in its help."""
     options = command.options_by_name
     positional = [
         name.upper() if option.required else f"[{name.upper()}]"
@@ -383,7 +383,7 @@ def _add_common_options(parser: _Parser, command: Command[...], *, help_shows_al
 
 
 def _add_option(parser: Any, option: Option, option_type: Any, *, shown: bool) -> None:
-    """Add an option to a parser or group, hidden from help unless `shown`."""
+    """Add an option to a parser or group, optionally hidden from its help."""
     settings: dict[str, Any] = {
         "type": option_type,
         "help": option.help.replace("%", "%%") if shown else argparse.SUPPRESS,

@@ -346,7 +346,7 @@ def broadcast_object(value: T) -> T:
 
 
 def first_non_none_across_ranks(value: T | None) -> T | None:
-    """Return the first value in rank order that is not None, if any.
+    """Return the first value in rank order that is not None, or None.
 
     >>> first_non_none_across_ranks(3)
     3

@@ -185,7 +185,7 @@ class LogKernel(ABC):
         return self
 
     def with_operand_dtype(self, dtype: torch.dtype) -> Self:
-        """Return a copy that multiplies embeddings, if any, in another precision."""
+        """Return the log-kernel, with inner products of embeddings in another precision."""
         return self
 
     @abstractmethod
@@ -212,7 +212,7 @@ class LogKernel(ABC):
         """
 
     def _apply_link(self, t: Tensor) -> Tensor:
-        """Convert negative costs T to the log-kernel, by the link function if any."""
+        """Convert negative costs T to the log-kernel by the optional link function."""
         return t if self.link is None else self.link.value(t)
 
 

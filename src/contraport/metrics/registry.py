@@ -109,7 +109,7 @@ class Metric:
 
     @property
     def title_with_article(self) -> str:
-        """Title with its article if any, as "the linear probe" or "recall@1"."""
+        """Title with an article where needed, such as "the linear probe" or "recall@1"."""
         title = lower_first_letter(self.title)
         return title if title == self.title or title[-1].isdigit() else f"the {title}"
 

@@ -1,4 +1,4 @@
-"""Components of an objective given as text, such as ``rince:q=0.5``."""
+"""Parsers of objective components from texts, such as ``rince:q=0.5``."""
 
 from __future__ import annotations
 

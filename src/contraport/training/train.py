@@ -269,7 +269,7 @@ def _fit_and_save_model(
 
 
 def _with_decoded_image_cache(components: TrainingComponents, settings: Settings, folder: Path) -> TrainingComponents:
-    """Return components that read decoded images from a cache, if possible."""
+    """Return components with decoded images read from a cache, or unchanged components."""
     dataset = components.dataset
     if settings.audit:
         return components

@@ -1,4 +1,4 @@
-"""Statistics that score how well two views match, where higher is better."""
+"""Statistics of how well two views match, higher for better matches."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ STATISTICS: dict[str, Statistic] = {}
 
 
 def score_pairs(paired: PairedFeatures, pairs: PairIndices | None = None, statistic: str = "neighbors") -> Tensor:
-    """Return scores ``(p,)`` of pairs by a statistic, where higher is better.
+    """Return scores ``(p,)`` of pairs by a statistic, higher for better matches.
 
     The statistic is a name in `STATISTICS`; default pairs: each item with itself.
 

@@ -424,6 +424,6 @@ class _FeaturesAndProjections(nn.Module):
         self._model = model
 
     def forward(self, *views: Tensor) -> Tensor:
-        """Return the features and projections of all views side by side, ``(b, F)``."""
+        """Return the concatenated features and projections of all views, ``(b, F)``."""
         features = self._model.encode(views)
         return torch.cat([*features, *self._model.project(features)], dim=1)

@@ -72,7 +72,7 @@ class TargetPlan(ABC):
 
     @abstractmethod
     def append_columns(self, num_columns: int) -> TargetPlan:
-        """Return the plan with a number of additional columns that have no mass."""
+        """Return the plan with zero-mass columns appended."""
 
     def row_products_with_log_kernel(self, log_kernel: LogKernel) -> Tensor:
         """Return sum_j p_ij log K_ij per row, (N,), including masked pairs."""
