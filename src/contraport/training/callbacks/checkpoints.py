@@ -113,7 +113,7 @@ class CheckpointWriter(Callback):
         with stop_all_on_error(), self._run.translate_write_errors():
             # Only now can the new run be resumed, so only now is the run that it replaced given up.
             if is_main_process() and self._run.last_checkpoint.exists():
-                self._run.backup.delete_backup()
+                self._run.backup.delete_if_complete()
         self._saved_at = time.monotonic()
 
 
