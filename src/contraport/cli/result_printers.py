@@ -116,19 +116,19 @@ def print_neighbors(result: NearestItems) -> None:
 
 def print_duplicate_groups(groups: DuplicatesResult) -> None:
     """Print the first items of each of the largest groups of duplicates."""
-    from contraport.similarity_search.duplicates import MAX_GROUP_NAMES, MAX_GROUPS_PRINTED
+    from contraport.similarity_search.duplicates import MAX_GROUPS_PRINTED, MAX_SHOWN_NAMES_PER_GROUP
 
     for number, group in enumerate(groups[:MAX_GROUPS_PRINTED], start=1):
         print(f"group {number}: {pluralize(len(group.names), 'item')}")
-        for position, title in zip(group.positions, group.list_first_titles(MAX_GROUP_NAMES), strict=False):
+        for position, title in zip(group.positions, group.list_first_titles(MAX_SHOWN_NAMES_PER_GROUP), strict=False):
             print(f"    {title} (position {position})")
-        if len(group.names) > MAX_GROUP_NAMES:
-            print(f"    ... and {len(group.names) - MAX_GROUP_NAMES:,} more")
+        if len(group.names) > MAX_SHOWN_NAMES_PER_GROUP:
+            print(f"    ... and {len(group.names) - MAX_SHOWN_NAMES_PER_GROUP:,} more")
     if len(groups) > MAX_GROUPS_PRINTED:
         print(f"... and {pluralize(len(groups) - MAX_GROUPS_PRINTED, 'more group', 'more groups')}")
     extra = sum(len(group.names) - 1 for group in groups)
     hint = f"Keeping one item of each removes {pluralize(extra, 'item')}." if groups else "Try a lower --threshold."
-    if len(groups) > MAX_GROUPS_PRINTED or any(len(group.names) > MAX_GROUP_NAMES for group in groups):
+    if len(groups) > MAX_GROUPS_PRINTED or any(len(group.names) > MAX_SHOWN_NAMES_PER_GROUP for group in groups):
         hint += " To list all: --out FILE.csv"
     print(f"{pluralize(len(groups), 'group')} of duplicates. {hint}")
 

@@ -83,7 +83,7 @@ def build_search_space(row: Row, common_options: OptionMap) -> dict[str, LogSear
 
 
 def settings_searched_by_other_rows(rows: Sequence[Row], common_options: OptionMap) -> dict[str, list[str]]:
-    """Return each table row's fixed settings that are tuned in another row."""
+    """Return, for each table row, the settings that only other rows tune."""
     spaces = {row.name: build_search_space(row, common_options).keys() for row in rows}
     searched = {key for keys in spaces.values() for key in keys}
     fixed = {

@@ -294,7 +294,7 @@ def convert_target(target: object) -> Target:
 
 
 def describe_type_and_row_shape(value: object) -> str:
-    """Describe a value's type as text, for a tensor with its row shape.
+    """Return the type of a value as text, and the row shape of a tensor.
 
     >>> [describe_type_and_row_shape(value) for value in (torch.zeros(5, 3), None, 0.5)]
     ['torch.float32 (n, 3)', 'none', 'float']

@@ -39,7 +39,7 @@ log = logging.getLogger("contraport.similarity_search")
 
 TILE_SIZE = 2_048  # rows and columns of a tile of the similarity matrix
 MAX_HTML_GROUPS = 100  # maximum number of groups on a page and in a notebook
-MAX_GROUP_NAMES = 5  # maximum number of items of a group that a table or the terminal names
+MAX_SHOWN_NAMES_PER_GROUP = 5  # maximum number of items of a group that a table or the terminal names
 MAX_GROUPS_PRINTED = 20  # maximum number of groups that the terminal shows
 
 FALSE_PROPOSAL_PROBABILITY = 0.05
@@ -114,8 +114,10 @@ class DuplicatesResult(list[DuplicateGroup]):
         """Format the groups as rows of a table, one for each group."""
         rows = []
         for number, group in enumerate(self, start=1):
-            more = len(group.names) - MAX_GROUP_NAMES
-            first = "; ".join(group.list_first_titles(MAX_GROUP_NAMES)) + (f" and {more:,} more" if more > 0 else "")
+            more = len(group.names) - MAX_SHOWN_NAMES_PER_GROUP
+            first = "; ".join(group.list_first_titles(MAX_SHOWN_NAMES_PER_GROUP)) + (
+                f" and {more:,} more" if more > 0 else ""
+            )
             rows.append({"group": str(number), "items": str(len(group.names)), "names": first})
         return rows
 

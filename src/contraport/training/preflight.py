@@ -138,7 +138,10 @@ def log_preflight_warnings(
         longer = suggest_longer_training(settings, len(dataset), explicit_options)
         warnings.append(f"few steps: {steps}. Use {format_options(**longer.options)} for {longer.steps_text}")
     if not settings.resume:
-        warnings += [find_encoder_warning(settings, dataset), find_default_objective_warning(dataset, explicit_options)]
+        warnings += [
+            find_few_images_warning(settings, dataset),
+            find_default_objective_warning(dataset, explicit_options),
+        ]
     warnings.append(module.comparison.small_batch_warning(settings.batch_size))
     if are_view_features_identical(module, dataset):
         warnings.append(
@@ -273,7 +276,7 @@ def _loads_image_encoder_weights(weights: Any, dataset: Dataset) -> bool:
     return any(own and len(shape) == 3 for own, shape in zip(each, dataset.shapes, strict=True))
 
 
-def find_encoder_warning(settings: Settings, dataset: Dataset) -> str | None:
+def find_few_images_warning(settings: Settings, dataset: Dataset) -> str | None:
     """Return a warning about too few images for the encoder, or None.
 
     Benchmark data loaded by name cause no warning.

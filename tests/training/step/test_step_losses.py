@@ -15,7 +15,7 @@ from contraport.data import Batch
 from contraport.encoders import Model
 from contraport.training.step.embedding_memory import MovingAverageBank, Queue
 from contraport.training.step.step_losses import (
-    CrossViewReconstructionLoss,
+    CrossViewInputReconstructionLoss,
     EmbeddedBatch,
     JointOrPairwiseLoss,
     ObjectiveStepLoss,
@@ -193,7 +193,7 @@ def test_prototypes_stay_on_the_sphere_and_learn() -> None:
 def test_each_view_is_decoded_from_each_other(name: str, error: Any) -> None:
     model = Model("mlp", [(5,), (5,)], mean=[[1.0] * 5] * 2, std=[[2.0] * 5] * 2)
     batch = build_embedded_batch(2)._replace(features=tuple(torch.randn(N, 256) for _ in range(2)))
-    comparison = CrossViewReconstructionLoss(model, [(5,), (5,)], name).eval()
+    comparison = CrossViewInputReconstructionLoss(model, [(5,), (5,)], name).eval()
     expected = [
         error(comparison.decoders[f"{v}-{w}"](batch.features[v]), (batch.input_views[w] - 1) / 2)
         for v, w in ((0, 1), (1, 0))

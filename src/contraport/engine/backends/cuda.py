@@ -29,7 +29,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from contraport.engine.backends.tiled import MAX_EXPONENT_GAP
+from contraport.engine.backends.tiled import MAX_SHARED_EXPONENT_GAP
 from contraport.engine.kernel_link_functions import DoubledLink, Link, NegativeCostPowerLink, PolynomialTailLink
 from contraport.engine.log_kernels import InnerProductLogKernel
 from contraport.engine.masked_geometry import Geometry, LabelExclusion
@@ -322,7 +322,7 @@ def _input_gradients(
     if terms > 1:  # any term serves as the first: its exp(S + A + B) is the weight of a softmax, at most 1
         with _device_context(can_share):
             kernel = _import_triton_kernels().rescale_factors_kernel[terms,]
-            kernel(*weights, *factors, can_share, n, m, MAX_EXPONENT_GAP, BLOCK=VECTOR_BLOCK_ENTRIES)
+            kernel(*weights, *factors, can_share, n, m, MAX_SHARED_EXPONENT_GAP, BLOCK=VECTOR_BLOCK_ENTRIES)
     shared = _WeightTerms(weights.row_exponents, weights.column_exponents, *factors)
     forms = _WeightVariants(weights, shared, can_share)
     if x.shape[1] > _choose_device_launch_config("weighted_products_kernel", x).BLOCK_D:

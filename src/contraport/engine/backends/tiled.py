@@ -36,7 +36,7 @@ The second is a multiple of the first, the side of the squares on the diagonal o
 MAX_STORED_BYTES = 256 << 20
 """Largest size of a log K whose tiles are stored, not recomputed: 8,192 by 8,192 in single precision."""
 
-MAX_EXPONENT_GAP = 16.0
+MAX_SHARED_EXPONENT_GAP = 16.0
 """Largest difference between the exponents of pair-weight summands that share one exponential.
 
 The factor that makes up for it, up to e^(2 * 16), also amplifies what has underflowed below e^-87: to at most e^-55."""
@@ -198,10 +198,10 @@ class StreamedPairPasses(PairPasses):
 
     def _iter_own_tiles(self, *, exponential: bool, with_link_input: bool = False) -> Iterator[Tile]:
         """Yield the tiles of this process, each valid until the next."""
-        for rows, columns in self._iter_own_tile_ranges():
+        for rows, columns in self._iter_tile_ranges_of_process():
             yield self._get_tile(rows, columns, exponential=exponential, with_link_input=with_link_input)
 
-    def _iter_own_tile_ranges(self) -> Iterator[tuple[slice, slice]]:
+    def _iter_tile_ranges_of_process(self) -> Iterator[tuple[slice, slice]]:
         """Yield the row and column ranges of this process's tiles.
 
         A symmetric problem has only the tiles on and above the diagonal.
@@ -286,7 +286,9 @@ class StreamedPairPasses(PairPasses):
         groups: list[list[WeightTerm]] = []
         for term in terms:
             for group in groups:
-                if all((a - b).abs().amax() <= MAX_EXPONENT_GAP for a, b in zip(term[:2], group[0][:2], strict=True)):
+                if all(
+                    (a - b).abs().amax() <= MAX_SHARED_EXPONENT_GAP for a, b in zip(term[:2], group[0][:2], strict=True)
+                ):
                     group.append(term)
                     break
             else:
@@ -315,7 +317,7 @@ class StoredPairPasses(StreamedPairPasses):
         super().set_shared_attributes()
         self._has_link = self.log_kernel.link is not None
         self._starts, self._entries = {}, 0
-        for rows, columns in self._iter_own_tile_ranges():
+        for rows, columns in self._iter_tile_ranges_of_process():
             self._starts[rows.start, columns.start] = self._entries
             self._entries += (rows.stop - rows.start) * (columns.stop - columns.start)
         self._filled = set(self._starts) if self.saved else set()

@@ -55,7 +55,7 @@ from contraport.training.parallelism import select_training_device
 from contraport.training.step.embedding_memory import EmbeddingMemory, MovingAverageBank, Queue
 from contraport.training.step.momentum_and_predictor import MomentumEncoder, Predictor
 from contraport.training.step.step_losses import (
-    CrossViewReconstructionLoss,
+    CrossViewInputReconstructionLoss,
     JointOrPairwiseLoss,
     ObjectiveStepLoss,
     PrototypeLoss,
@@ -323,7 +323,7 @@ def _build_step_loss(
     loss: StepLoss
     if settings.predict is not None:
         check(not any(map(is_text_shape, views.shapes)), "predict: requires numeric views, got texts.", "texts")
-        loss = CrossViewReconstructionLoss(model, views.shapes, settings.predict)
+        loss = CrossViewInputReconstructionLoss(model, views.shapes, settings.predict)
     else:
         assert objective is not None
         loss = _build_objective_loss(settings, dataset, model, views, objective, weights_from_plan_schedule)

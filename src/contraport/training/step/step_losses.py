@@ -436,7 +436,7 @@ RECONSTRUCTION_LOSS_BY_NAME = {"l1": F.l1_loss, "l2": F.mse_loss}
 """Loss functions of reconstructed views, by the value of the option `predict`."""
 
 
-class CrossViewReconstructionLoss(StepLoss):
+class CrossViewInputReconstructionLoss(StepLoss):
     """Predictive baseline that reconstructs each view from every other view's features.
 
     Args:
