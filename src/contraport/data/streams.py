@@ -32,7 +32,7 @@ class ParsedItem(NamedTuple):
 
 
 class StreamReadError(UsageError):
-    """Error raised by a stream's iterable while the training state remains valid."""
+    """Error while reading a stream, which leaves the training state valid."""
 
 
 def iterate_source(source: Iterable[Any], name: str, pass_number_in_errors: int = 0) -> Iterator[Any]:

@@ -118,7 +118,7 @@ class PairPasses(ABC):
     def input_grads(
         self, terms: Sequence[WeightTerm], needs_grad: Sequence[bool], *, without_link: bool = False
     ) -> list[Tensor | None]:
-        """Return the gradient of sum_ij W_ij log K_ij in the inputs of the log-kernel.
+        """Return gradients of sum_ij W_ij log K_ij with respect to the log-kernel inputs.
 
         Args:
             terms: W is their sum, a constant.

@@ -51,7 +51,7 @@ class _UnaugmentedCrossEntropyStep(nn.Module):
         return F.cross_entropy(self.model(*self.views.make_unaugmented(batch.views)), batch.labels)
 
     def after_step(self, step: int) -> None:
-        """Do nothing, because the training loop requires this method but no state changes."""
+        """Do nothing, because fine-tuning keeps no state between steps."""
 
 
 class _EpochProgressBar(Callback):

@@ -137,7 +137,7 @@ class MetricResult:
         return self.statistic in (bootstrap_means, bootstrap_means_limited_to_1, bootstrap_means_limited_to_0_1)
 
     def results_by_column(self) -> dict[str, MetricResult]:
-        """Return a separate result for each named column, by name."""
+        """Return one result for each column of values, keyed by column name."""
         if not self.column_names:
             return {}
         return {

@@ -276,7 +276,7 @@ def _write_duplicates_page(path: str | Path, features: Features, result: Duplica
 
 
 class _NearestTracker:
-    """Tracks the nearest other item of each item over all compared pairs."""
+    """Nearest other item of each item among the pairs compared so far."""
 
     def __init__(self, num_items: int) -> None:
         self._cosines = np.full(num_items, -np.inf)

@@ -66,7 +66,7 @@ class DatasetWithDecoysPastEnd(Dataset):
         return self.trusted_view_mask is not None or super().has_view_mask
 
     def __getitems__(self, positions: list[int]) -> Batch:
-        """Return the items and simulated mismatches at the given positions as a batch."""
+        """Return the items and deliberate mismatches at the given positions as a batch."""
         places = torch.as_tensor(positions, dtype=torch.int64)
         is_decoy, number = places >= len(self), (places - len(self)).clamp(min=0)
         first, second = (torch.where(is_decoy, items[number], places) for items in self.decoy_pairs)

@@ -67,7 +67,7 @@ def count_steps_per_epoch(settings: Settings, dataset: Dataset) -> int:
 
 
 def count_cached_draws(settings: Settings) -> int:
-    """Return the number of augmentations of each item to cache, or 0."""
+    """Return how many augmentations of each item to cache, 0 for none."""
     if not settings.freezes_all_encoders:
         return 0
     if settings.frozen_draws is None:
