@@ -103,7 +103,7 @@ class Tower(nn.Module):
         return features
 
     def forward(self, items: Tensor, *, pooled: bool = True) -> Tensor:
-        """Return the features of raw items, ``(b, F)``.
+        """Return encoder features of raw items, before the projector, ``(b, F)``.
 
         With ``pooled=False``, return those of each patch or word, ``(b, t, F)``. Vectors are tokens, patches or time
         steps; those of zeros are padding.
