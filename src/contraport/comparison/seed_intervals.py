@@ -91,19 +91,19 @@ def estimate_moderated_variance(values: Array, prior: VarianceEstimate | None = 
 
 
 def mean_interval_over_seeds(
-    values: Array, item_values: Array | None = None, *, prior: VarianceEstimate | None = None
+    values: Array, fallback_item_values: Array | None = None, *, prior: VarianceEstimate | None = None
 ) -> Interval | None:
     """Confidence interval of the mean of values ``(s,)``, one per seed.
 
-    For one seed without a prior, it is the bootstrap interval over `item_values`, ``(s, n)``, or None without them. It
-    is None too if all values are equal, as they do not show how others would vary.
+    For one seed without a prior, it is the bootstrap interval over `fallback_item_values`, ``(s, n)``, or None without
+    them. It is None too if all values are equal, as they do not show how others would vary.
 
     >>> mean_interval_over_seeds(np.array([0.9, 0.91, 0.92]))
     Interval(low=0.885..., high=0.934...)
     """
     mean, estimate = float(values.mean()), estimate_moderated_variance(values, prior)
     if estimate is None:
-        return None if item_values is None else bootstrap_interval(MetricResult(item_values[0]))
+        return None if fallback_item_values is None else bootstrap_interval(MetricResult(fallback_item_values[0]))
     if estimate.variance == 0:
         return None
     half = _half_width_in_standard_errors(CONFIDENCE_LEVEL, estimate.dof) * (estimate.variance / len(values)) ** 0.5

@@ -49,7 +49,7 @@ def summarize_first_metric(comparison: Comparison, column: str) -> str:
         return f"{column}: {'; '.join(['nothing was measured', *failure])}."
     sign = -1 if metric.better_direction == "lower" else 1
     best, title = max(entries, key=lambda one: sign * (one.mean or 0.0)), lower_first_letter(metric.title)
-    groups = _group_rows_by_significance(metric, entries)
+    groups = _group_rows_against_baseline(metric, entries)
     superlative = "highest" if metric.better_direction == "neither" else "best"
     value, tied = _describe_mean_with_interval(metric, best), [one.row_name for one in entries if one.mean == best.mean]
     undecided_rows = [] if groups.better else groups.insignificant
@@ -161,7 +161,7 @@ def _describe_unbeaten_references(comparison: Comparison, column: str, metric: M
     return names
 
 
-class _RowsBySignificance(NamedTuple):
+class _RowsAgainstBaseline(NamedTuple):
     """Names of the rows by significance of their difference from the baseline.
 
     For a metric without a better direction, those above the baseline are in `better`.
@@ -172,14 +172,14 @@ class _RowsBySignificance(NamedTuple):
     insignificant: list[str]
 
 
-def _group_rows_by_significance(metric: Metric, entries: Sequence[TableEntry]) -> _RowsBySignificance:
+def _group_rows_against_baseline(metric: Metric, entries: Sequence[TableEntry]) -> _RowsAgainstBaseline:
     """Group the rows by the significance of their difference from the baseline."""
     differences = {one.row_name: one.difference for one in entries if one.difference is not None}
     above = [name for name, one in differences.items() if one.low > 0]
     below = [name for name, one in differences.items() if one.high < 0]
     insignificant = [name for name in differences if name not in above and name not in below]
     better, worse = (below, above) if metric.better_direction == "lower" else (above, below)
-    return _RowsBySignificance(better, worse, insignificant)
+    return _RowsAgainstBaseline(better, worse, insignificant)
 
 
 def _compose_insignificance_clause(rows: Sequence[str], baseline: str, *, first_row: str) -> str:
@@ -201,7 +201,7 @@ def _list_clauses_against_baseline(
     With `omit_insignificant_rows`, the clause about the last kind is left out, as the sentence begins with it.
     """
     baseline = comparison.baseline
-    better, worse, insignificant = _group_rows_by_significance(metric, entries)
+    better, worse, insignificant = _group_rows_against_baseline(metric, entries)
     more, less = ("above", "below") if metric.better_direction == "neither" else ("better than", "worse")
     parts = []
     if better:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -280,6 +281,18 @@ LOG_WEIGHT_SCALE = 30.0
 _HASH_BASE = 0x9E3779B97F4A7C15 - 2**64  # odd, so that it has an inverse among the 64-bit integers
 
 
+class MaskedHashes(NamedTuple):
+    """Hashes of the words or n-grams of each text, with a mask of padding.
+
+    Attributes:
+        hashes: integers, ``(b, W)``.
+        mask: true where there is a word or n-gram, ``(b, W)``.
+    """
+
+    hashes: Tensor
+    mask: Tensor
+
+
 class WordAndNgramHasher(nn.Module):
     """Module that hashes the words and byte n-grams of texts.
 
@@ -287,8 +300,7 @@ class WordAndNgramHasher(nn.Module):
     blank is added at both ends. N-grams of `ngram_sizes` bytes may span words, so that scripts without blanks have them
     too. The hash is polynomial in 64-bit integers, whose overflow is the same on every device.
 
-    Shape: texts uint8 ``(b, bytes)`` to two pairs of hashes and mask, of the words ``(b, W)`` and of the n-grams
-    ``(b, P)``.
+    Shape: texts uint8 ``(b, bytes)`` to hashes and mask of the words ``(b, W)`` and of the n-grams ``(b, P)``.
     """
 
     base_powers: Tensor
@@ -303,8 +315,8 @@ class WordAndNgramHasher(nn.Module):
             factors[0] = 1
             self.register_buffer(name, factors.cumprod(0), persistent=False)
 
-    def forward(self, text_bytes: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        """Return hashes and mask of the words, and those of the n-grams."""
+    def forward(self, text_bytes: Tensor) -> tuple[MaskedHashes, MaskedHashes]:
+        """Return the hashes of the words, and those of the n-grams."""
         codes = F.pad(text_bytes, (1, 1)).long()
         present = codes > 0
         uppercase = (codes >= 65) & (codes <= 90)
@@ -331,7 +343,7 @@ class WordAndNgramHasher(nn.Module):
             windows = sums[:, size : size + count] - sums[:, :count]
             ngrams.append(torch.remainder(windows * inverse_base_powers[:count] + size, NUM_HASH_BUCKETS))
             ngram_masks.append(positions[:count] + size <= length + 2)
-        return (words, word_mask), (torch.cat(ngrams, dim=1), torch.cat(ngram_masks, dim=1))
+        return MaskedHashes(words, word_mask), MaskedHashes(torch.cat(ngrams, dim=1), torch.cat(ngram_masks, dim=1))
 
 
 def vectorize_texts(text_bytes: Tensor, size: int) -> Tensor:

@@ -128,8 +128,8 @@ def cluster(arguments: dict[str, Any]) -> Clusters:
         log.info("Empty clusters: %s of %s, as too few items differ.", options.k - len(order), options.k)
     members = [np.flatnonzero(labels == number) for number in range(len(order))]
     nearest = [
-        top_scores_and_indices(center, features.features, MAX_SECTION_CARDS, candidates=candidates)
-        for center, candidates in zip(centers, members, strict=True)
+        top_scores_and_indices(center, features.features, MAX_SECTION_CARDS, candidate_rows=rows)
+        for center, rows in zip(centers, members, strict=True)
     ]
     clusters = [
         _summarize_cluster(features, *one) for one in zip(members, (places for _, places in nearest), strict=True)

@@ -109,11 +109,11 @@ def iter_normalized_blocks(features: np.ndarray, device: torch.device | str) -> 
 
 
 def top_scores_and_indices(
-    query: Tensor,
+    query_vector: Tensor,
     features: np.ndarray,
     count: int,
     *,
-    candidates: np.ndarray | None = None,
+    candidate_rows: np.ndarray | None = None,
     bonuses: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the largest cosine similarities to a query and their row indices.
@@ -121,23 +121,23 @@ def top_scores_and_indices(
     The search is exact. The nearest row comes first; of equal similarities, the earlier row.
 
     Args:
-        query: ``(F,)``, on the device that computes.
+        query_vector: ``(F,)``, on the device that computes.
         features: ``(n, F)``.
         count: number of rows to return, at most all.
-        candidates: sorted indices of the only rows to search; default: all.
+        candidate_rows: sorted indices of the only rows to search; default: all.
         bonuses: numbers added to the similarities, ``(n,)`` float32; default: none.
 
     >>> top_scores_and_indices(torch.tensor([1.0, 0.0]), np.array([[0.0, 1.0], [2.0, 0.0], [1.0, 1.0]]), 2)[1]
     tensor([1, 2])
     """
-    query = normalize(query.float()[None])[0]
-    best, places = query.new_empty(0), torch.empty(0, dtype=torch.int64, device=query.device)
-    rows = np.arange(len(features)) if candidates is None else candidates
+    query_vector = normalize(query_vector.float()[None])[0]
+    best, places = query_vector.new_empty(0), torch.empty(0, dtype=torch.int64, device=query_vector.device)
+    rows = np.arange(len(features)) if candidate_rows is None else candidate_rows
     for first in range(0, len(rows), MAX_FEATURE_ROWS_IN_MEMORY):
         block = rows[first : first + MAX_FEATURE_ROWS_IN_MEMORY]
-        cosines = normalize_nonzero_rows(features[block], query.device, first_item=int(block[0])) @ query
-        best = torch.cat([best, cosines if bonuses is None else cosines + bonuses[block].to(query.device)])
-        places = torch.cat([places, torch.from_numpy(block).to(query.device)])
+        cosines = normalize_nonzero_rows(features[block], query_vector.device, first_item=int(block[0])) @ query_vector
+        best = torch.cat([best, cosines if bonuses is None else cosines + bonuses[block].to(query_vector.device)])
+        places = torch.cat([places, torch.from_numpy(block).to(query_vector.device)])
         order = best.argsort(descending=True, stable=True)[:count]
         best, places = best[order], places[order]
     return best.cpu(), places.cpu()
@@ -150,9 +150,9 @@ class ApproximateFeatureIndex:
     faiss_index: Any
     features: np.ndarray
 
-    def find_candidate_rows(self, query: Tensor, num_nearest: int) -> np.ndarray:
+    def find_candidate_rows(self, query_vector: Tensor, num_nearest: int) -> np.ndarray:
         """Return sorted row indices, about 10 * `num_nearest`, including most of the nearest."""
-        rows = normalize_nonzero_rows(query.cpu().numpy()[None], "cpu").numpy()
+        rows = normalize_nonzero_rows(query_vector.cpu().numpy()[None], "cpu").numpy()
         _, places = self.faiss_index.search(rows, min(10 * num_nearest, len(self.features)))
         return np.unique(places[places >= 0])
 

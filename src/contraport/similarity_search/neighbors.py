@@ -259,19 +259,20 @@ def _project_vector_sets(model: Model, inputs: Tensor) -> Tensor:
 def _find_nearest_items(
     options: _AnySearchOptions,
     features: Features,
-    query: Tensor,
+    query_vector: Tensor,
     *,
     exclude: int | None = None,
     bonuses: Tensor | None = None,
 ) -> list[Neighbor]:
     """Return the items nearest to a query, except the one at `exclude`."""
-    candidates, count = None, options.top + 1
+    candidate_rows, count = None, options.top + 1
     if options.index is None:
         warn_of_slow_search(features.features)
     else:
-        candidates = load_or_build_index(features.features, Path(options.index)).find_candidate_rows(query, count)
+        index = load_or_build_index(features.features, Path(options.index))
+        candidate_rows = index.find_candidate_rows(query_vector, count)
     similarities, places = top_scores_and_indices(
-        query, features.features, count, candidates=candidates, bonuses=bonuses
+        query_vector, features.features, count, candidate_rows=candidate_rows, bonuses=bonuses
     )
     nearest = _list_neighbors(features, similarities, places)
     return [near for near in nearest if near.position != exclude][: options.top]

@@ -15,9 +15,9 @@ from contraport.data import Batch
 from contraport.encoders import Model
 from contraport.training.step.embedding_memory import MovingAverageBank, Queue
 from contraport.training.step.step_losses import (
+    AllViewsOrPairwiseLoss,
     CrossViewInputReconstructionLoss,
     EmbeddedBatch,
-    JointOrPairwiseLoss,
     ObjectiveStepLoss,
     PrototypeLoss,
     QueryKeyLoss,
@@ -37,31 +37,31 @@ def build_embedded_batch(views: int, keys: int | None = None, *, same: bool = Fa
 
 def test_two_views_are_compared_once() -> None:
     args = build_embedded_batch(2)
-    assert torch.equal(JointOrPairwiseLoss(contraport.gca_uot())(args), contraport.gca_uot()(*args.queries))
+    assert torch.equal(AllViewsOrPairwiseLoss(contraport.gca_uot())(args), contraport.gca_uot()(*args.queries))
 
 
 def test_two_view_objective_averages_over_pairs() -> None:
     batch, loss = build_embedded_batch(4), contraport.nt_xent()
     pairs = [loss(a, b) for a, b in combinations(batch.queries, 2)]
-    torch.testing.assert_close(JointOrPairwiseLoss(loss)(batch), torch.stack(pairs).mean())
+    torch.testing.assert_close(AllViewsOrPairwiseLoss(loss)(batch), torch.stack(pairs).mean())
 
 
 def test_small_crops_are_not_compared_with_each_other() -> None:
     batch, loss = build_embedded_batch(5, keys=2), contraport.nt_xent()
     pairs = [loss(batch.queries[v], batch.queries[w]) for v, w in combinations(range(5), 2) if v < 2]
     assert len(pairs) == 7
-    torch.testing.assert_close(JointOrPairwiseLoss(loss)(batch), torch.stack(pairs).mean())
+    torch.testing.assert_close(AllViewsOrPairwiseLoss(loss)(batch), torch.stack(pairs).mean())
 
 
 def test_multi_view_objective_receives_all_views() -> None:
     args = build_embedded_batch(3)
-    assert torch.equal(JointOrPairwiseLoss(contraport.cmc())(args), contraport.cmc()(*args.queries))
+    assert torch.equal(AllViewsOrPairwiseLoss(contraport.cmc())(args), contraport.cmc()(*args.queries))
 
     class ViewCounter(nn.Module):
         def forward(self, *views: Tensor) -> Tensor:
             return torch.tensor(float(len(views)))
 
-    assert JointOrPairwiseLoss(ViewCounter())(args) == 3
+    assert AllViewsOrPairwiseLoss(ViewCounter())(args) == 3
 
 
 def test_each_view_is_the_query_once() -> None:
@@ -127,7 +127,7 @@ def test_each_ordered_pair_of_views_has_its_own_normalizer() -> None:
     torch.testing.assert_close(restored(build_embedded_batch(3)), comparison(batch), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("comparison", [QueryKeyLoss, JointOrPairwiseLoss])
+@pytest.mark.parametrize("comparison", [QueryKeyLoss, AllViewsOrPairwiseLoss])
 def test_core_graph_pairs_include_the_first_view(comparison: type[ObjectiveStepLoss]) -> None:
     batch = build_embedded_batch(4)
     pair_losses = [
@@ -208,5 +208,5 @@ def test_objective_receives_the_attributes_it_requires() -> None:
             return z0.sum()
 
     objective = DomainRecorder()
-    JointOrPairwiseLoss(objective)(build_embedded_batch(2))
+    AllViewsOrPairwiseLoss(objective)(build_embedded_batch(2))
     assert objective.domains.tolist() == [2, 2, 1, 1, 0, 0]

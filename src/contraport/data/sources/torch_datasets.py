@@ -254,7 +254,8 @@ def parse_torch_item(item: Any, error_prefix: str, image_size: int | None = None
     label, key, by_name = find_item_label(item), None, dict[str, Tensor]()
     if isinstance(item, Mapping):
         for name, value in item.items():
-            if (view := _parse_field_if_view(str(name), value, f"{error_prefix}: {name}", image_size)) is not None:
+            view = _parse_field_as_batch_of_one(str(name), value, f"{error_prefix}: {name}", image_size)
+            if view is not None:
                 by_name[str(name)] = view
         message = (
             f"{error_prefix}: must have an image, an array, a tensor or a text, got the keys {sorted(map(str, item))}."
@@ -295,7 +296,7 @@ def _flatten_nested(item: Any) -> list[Any]:
     return [part for nested in item for part in _flatten_nested(nested)] if isinstance(item, tuple | list) else [item]
 
 
-def _parse_field_if_view(name: str, value: Any, error_prefix: str, image_size: int | None) -> Tensor | None:
+def _parse_field_as_batch_of_one(name: str, value: Any, error_prefix: str, image_size: int | None) -> Tensor | None:
     """Parse a dict's field into a batch of one item, or None if not a view."""
     has_text_suffix = isinstance(value, str | bytes) and name.rpartition(".")[2].lower() == "txt"
     if has_text_suffix or (isinstance(value, str) and is_text_column_name(name)):

@@ -287,7 +287,7 @@ class Columns(SinkhornConstraint):
         return ("columns",)
 
 
-class AlternatingConstraint(SinkhornConstraint):
+class AlternatingConstraint(SinkhornConstraint, ABC):
     """Base class of constraints that alternate half-steps on rows and columns."""
 
     iterations: int

@@ -55,8 +55,8 @@ from contraport.training.parallelism import select_training_device
 from contraport.training.step.embedding_memory import EmbeddingMemory, MovingAverageBank, Queue
 from contraport.training.step.momentum_and_predictor import MomentumEncoder, Predictor
 from contraport.training.step.step_losses import (
+    AllViewsOrPairwiseLoss,
     CrossViewInputReconstructionLoss,
-    JointOrPairwiseLoss,
     ObjectiveStepLoss,
     PrototypeLoss,
     QueryKeyLoss,
@@ -379,7 +379,7 @@ def _build_objective_loss(
         if memory is not None or has_mined or settings.momentum is not None or settings.predictor:
             loss = QueryKeyLoss(objective, memory, has_mined_negatives=has_mined, **kwargs)
         else:
-            loss = JointOrPairwiseLoss(objective, **kwargs)
+            loss = AllViewsOrPairwiseLoss(objective, **kwargs)
     try:
         check_trial_call(loss, dataset, sizes[0], weights_from_plan_schedule, predictor=settings.predictor)
     except UsageError as error:

@@ -204,7 +204,7 @@ class ObjectiveStepLoss(StepLoss, ABC):
         )
 
 
-class JointOrPairwiseLoss(ObjectiveStepLoss):
+class AllViewsOrPairwiseLoss(ObjectiveStepLoss):
     """Loss of all views at once, or averaged over pairs of views."""
 
     def __init__(self, objective: nn.Module, **kwargs: Any) -> None:
