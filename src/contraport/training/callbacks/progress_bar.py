@@ -67,7 +67,7 @@ class ProgressLines(Callback):
         self._written_at = -30.0
 
     def on_start(self, loop: Loop) -> None:
-        self._begin = loop.step
+        self._first_step = loop.step
 
     def after_batch(self, loop: Loop) -> None:
         row, seconds = self._metrics_writer.last_row, self._metrics_writer.session_seconds
@@ -76,7 +76,7 @@ class ProgressLines(Callback):
         self._written_at = seconds
         step, total = loop.step, loop.total_steps
         metrics = format_metrics_row(row, self._metrics_writer.last_online_values)
-        left = (total - step) * seconds / (step - self._begin)
+        left = (total - step) * seconds / (step - self._first_step)
         self._console.print(
             f"epoch {_format_epoch(loop)}  step {step:,}/{total:,}  {metrics}  "
             f"{time.strftime('%H:%M:%S', time.gmtime(left)) if left < 86_400 else f'{left / 86_400:.1f} days'} left",
