@@ -72,7 +72,7 @@ def format_flags(values: Mapping[str, Any]) -> str:
 
 
 def _quote_for_shell(value: Any) -> str:
-    """Quote a value for a shell, with `Ellipsis` as ``...``."""
+    """Quote a value for a shell, or write the placeholder ``...`` for `Ellipsis`."""
     return "..." if value is ... else shlex.quote(str(value).lower() if isinstance(value, bool) else str(value))
 
 

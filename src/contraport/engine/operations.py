@@ -107,7 +107,7 @@ def _log_sums(geometry: Geometry, axis: Axis, potential: Tensor | None) -> Tenso
 
 
 @dataclass(frozen=True, eq=False)
-class PlanSimilarityRowSumsOperation(OperationWithDenseForm):
+class FixedPlanSimilarityRowSumsOperation(OperationWithDenseForm):
     """Row sums, (N,), of a fixed plan times the similarities.
 
     They are sum_j P_ij T_ij, with P held fixed and T the log-kernel without a link. Costs are these sums with another
@@ -152,7 +152,9 @@ def fixed_plan_row_costs(geometry: Geometry, f: Tensor, g: Tensor) -> Tensor:
         g: (M,).
     """
     with autocast_disabled(f):
-        operation = PlanSimilarityRowSumsOperation(choose_backend_config(geometry), geometry, f.detach(), g.detach())
+        operation = FixedPlanSimilarityRowSumsOperation(
+            choose_backend_config(geometry), geometry, f.detach(), g.detach()
+        )
         return -geometry.log_kernel.cost_unit * operation.compute_outputs_on_backend()[0]  # C = -cost_unit T
 
 

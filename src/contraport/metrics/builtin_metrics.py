@@ -314,7 +314,9 @@ def link_popularity_ratio(context: EvalContext, number: int) -> float:
     requires=(
         REQUIRES_LINK_DATA,
         REQUIRES_COMPARABLE_VIEWS,
-        Requirement(attrgetter("has_unseen_test_rows"), "each row of the test pairs has training pairs", True),
+        Requirement(
+            attrgetter("has_test_rows_without_training_pairs"), "each row of the test pairs has training pairs", True
+        ),
     ),
     numbers=(10,),
     headline=False,

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     train_y="train_labels",
     test_y="test_labels",
     is_coupling="has_link_data",
-    has_new_rows="has_unseen_test_rows",
+    has_new_rows="has_test_rows_without_training_pairs",
     retrieval_embeddings="retrieval_view_embeddings",
 )
 class EvalContext:
@@ -273,7 +273,7 @@ class EvalContext:
         return self.train.entity_ids is not None and self.test.entity_ids is not None
 
     @property
-    def has_unseen_test_rows(self) -> bool:
+    def has_test_rows_without_training_pairs(self) -> bool:
         """True if some row has test pairs but no training pairs."""
         train, test = (_get_required_tensor(part.entity_ids)[:, 0] for part in (self.train, self.test))
         return not bool(torch.isin(test, train).all())

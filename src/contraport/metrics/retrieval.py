@@ -137,7 +137,7 @@ def retrieval_ranks(
 def log_match_probability_per_item(
     z0: Tensor, z1: Tensor, temperature: float, *, positions: np.ndarray[Any, Any] | None = None
 ) -> np.ndarray[Any, Any]:
-    """Return each item's log probability of its other view, `(n,)`.
+    """Return the log probability that each item matches its other view, `(n,)`.
 
     The probability is a softmax over all items. Logits are cosines over the temperature; the mean of both directions is
     returned. Minus its mean is the InfoNCE loss with all items in one batch. With `positions`, `(q,)`, only those of

@@ -431,7 +431,7 @@ class RoundedPlan:
 
 @dataclass(frozen=True, eq=False)
 class PlanWithTarget:
-    """Solved plan and target plan of a block, or of its transpose.
+    """Solved plan and target plan of the same block of compared pairs.
 
     It is the input of divergences.
 

@@ -22,7 +22,7 @@ from contraport.errors import UsageError, check, format_value, similar_names, tr
 
 _PER_ITEM_KEYS = ("labels", "domains", "weights", "numbers")
 """Keys of arrays with one value per item."""
-_RESERVED_KEY_PATTERN = re.compile(r"(x|view\d+|labels|y|domains|weights|numbers)(_test)?")
+_FIXED_MEANING_KEY_PATTERN = re.compile(r"(x|view\d+|labels|y|domains|weights|numbers)(_test)?")
 """Keys with a fixed meaning; if views have names of their own, other keys are views."""
 
 
@@ -65,7 +65,7 @@ def dataset_from_arrays(
     views = {name: array for name, array in joined.items() if name not in per_item}
     try:
         # Names such as "x" and "view0" are not names of views: a tuple of arrays numbers them.
-        named = tuple(views.values()) if all(map(_RESERVED_KEY_PATTERN.fullmatch, views)) else views
+        named = tuple(views.values()) if all(map(_FIXED_MEANING_KEY_PATTERN.fullmatch, views)) else views
         whole = from_arrays(named, **per_item, name=path, copy=False)
     except UsageError as error:
         message = str(error)
@@ -128,7 +128,7 @@ def _parse_arrays_by_key(arrays: Mapping[str, Any], path: str) -> dict[str, np.n
     check(not {"features", "rows", "splits"} <= set(checked), message, "features_file")
     named = len(_list_custom_view_names(checked)) > 1
     for key, array in checked.items():
-        if not (named or _RESERVED_KEY_PATTERN.fullmatch(key)):
+        if not (named or _FIXED_MEANING_KEY_PATTERN.fullmatch(key)):
             names = ("x", "view0", "view1", "y", *_PER_ITEM_KEYS)
             valid_keys = [name + suffix for name in names for suffix in ("", "_test")]
             listed = [*names, *similar_names(key, valid_keys)]  # few enough for the message
@@ -145,7 +145,7 @@ def _list_custom_view_names(arrays: Mapping[str, Any]) -> list[str]:
     names = dict.fromkeys(key.removesuffix("_test") for key in arrays)
     if any(re.fullmatch(r"x|view\d+", name) for name in names):
         return []
-    return [name for name in names if not _RESERVED_KEY_PATTERN.fullmatch(name)]
+    return [name for name in names if not _FIXED_MEANING_KEY_PATTERN.fullmatch(name)]
 
 
 def _select_split_arrays(arrays: dict[str, np.ndarray], path: str, *, suffix: str) -> dict[str, np.ndarray]:

@@ -218,7 +218,7 @@ class StreamedPairPasses(PairPasses):
         return islice(ranges, self.processes.rank, None, self.processes.size)
 
     def _multiply_by_exp_kernel(self, right: Tensor | None, left: Tensor | None) -> OptionalSums:
-        """Multiply the kernel, without row and column biases, by vectors from both sides."""
+        """Return K v and u^T K for the kernel K without row and column biases."""
         by_row = None if right is None else torch.zeros_like(self.row_bias)
         by_column = None if left is None else torch.zeros_like(self.column_bias)
         for tile in self._iter_own_tiles(exponential=True):

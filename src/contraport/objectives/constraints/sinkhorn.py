@@ -382,7 +382,7 @@ class Unbalanced(AlternatingConstraint):
             check_positive("relaxation", value, allow_infinity=True)
 
     def _deviation_price_by_axis(self) -> dict[Axis, float]:
-        """Return the price of deviations from the row and the column marginal."""
+        """Return the penalty weights of deviations from the row and column marginals."""
         rho = self.relaxation
         if not isinstance(rho, tuple | list):
             return {"rows": rho, "columns": rho}
