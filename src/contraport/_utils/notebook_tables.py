@@ -29,14 +29,14 @@ def format_html_rows(title: str, rows: Sequence[Mapping[str, object]], notes: Se
 
 
 def _build_html_cell(tag: str, value: object, columns: int = 1) -> str:
-    """Format a value as an HTML table cell of one or more columns."""
+    """Build an HTML table cell from a value, over one or more columns."""
     span = f' colspan="{columns}"' if columns > 1 else ""
     style = 'style="text-align: left; vertical-align: top; overflow-wrap: break-word"'
     return f"<{tag}{span} {style}>{html.escape(str(value))}</{tag}>"
 
 
 def _build_html_table(title: str, html_rows: Sequence[str], notes: Sequence[str], *, columns: int) -> str:
-    """Build an HTML table from formatted rows, a caption and notes."""
+    """Build an HTML table with a caption from rows in HTML and notes."""
     ends = [f"<tr>{_build_html_cell('td', note, columns)}</tr>" for note in notes]
     caption = f'<caption style="text-align: left; font-weight: bold">{html.escape(title)}</caption>'
     return f"<table>{caption}{''.join(html_rows)}{''.join(ends)}</table>"

@@ -282,11 +282,11 @@ _HASH_BASE = 0x9E3779B97F4A7C15 - 2**64  # odd, so that it has an inverse among 
 
 
 class MaskedHashes(NamedTuple):
-    """Hashes of the words or n-grams of each text, with a mask of padding.
+    """Hashes of the words or n-grams of each text, padded.
 
     Attributes:
         hashes: integers, ``(b, W)``.
-        mask: true where there is a word or n-gram, ``(b, W)``.
+        mask: True for a word or n-gram, False for padding, ``(b, W)``.
     """
 
     hashes: Tensor
