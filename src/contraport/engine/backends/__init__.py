@@ -28,10 +28,10 @@ from contraport.options import accept_deprecated_keywords
 BackendName: TypeAlias = Literal["dense", "stored", "streamed", "cuda"]
 """Name of a backend, a key of `BACKENDS`."""
 
-Precision: TypeAlias = Literal["float32", "bfloat16", "float16"]
+PrecisionName: TypeAlias = Literal["float32", "bfloat16", "float16"]
 """Name of a precision of matrix products, a key of `PRECISION_DTYPES`."""
 
-EmbeddingExchange: TypeAlias = Literal["gather", "ring"]
+ExchangeName: TypeAlias = Literal["gather", "ring"]
 """Name of a way in which processes exchange embeddings, one of `EXCHANGES`."""
 
 BACKENDS: dict[BackendName, type[PairPasses]] = {
@@ -45,7 +45,7 @@ BACKENDS: dict[BackendName, type[PairPasses]] = {
 PRECISION_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """Dtypes to which embeddings can be rounded before matrix products, by name."""
 
-EXCHANGES: tuple[EmbeddingExchange, ...] = ("gather", "ring")
+EXCHANGES: tuple[ExchangeName, ...] = ("gather", "ring")
 """Ways in which processes exchange embeddings: gathered once, or passed around a ring in each pass."""
 
 
@@ -84,8 +84,8 @@ T = TypeVar("T")
 
 # Context variables and not globals: a thread or an async task that overrides the choice does not change it for others.
 _forced_backend: ContextVar[BackendName | None] = ContextVar("contraport_backend", default=None)
-_precision: ContextVar[Precision] = ContextVar("contraport_precision", default="float32")
-_exchange: ContextVar[EmbeddingExchange] = ContextVar("contraport_exchange", default="gather")
+_precision: ContextVar[PrecisionName] = ContextVar("contraport_precision", default="float32")
+_exchange: ContextVar[ExchangeName] = ContextVar("contraport_exchange", default="gather")
 
 
 @contextmanager
@@ -123,7 +123,7 @@ def backend(name: BackendName) -> Iterator[None]:
 
 
 @contextmanager
-def precision(name: Precision) -> Iterator[None]:
+def precision(name: PrecisionName) -> Iterator[None]:
     """Context manager that sets the precision of embeddings in matrix products.
 
     The backend ``"cuda"`` does so; on a CPU with AVX512-BF16 or AMX the tiled backends do, in ``"bfloat16"``, for
@@ -146,7 +146,7 @@ def precision(name: Precision) -> Iterator[None]:
 
 
 @contextmanager
-def exchange(name: EmbeddingExchange) -> Iterator[None]:
+def exchange(name: ExchangeName) -> Iterator[None]:
     """Context manager that sets how processes exchange embeddings.
 
     Values and gradients are the same. ``"gather"``, the default, sends the embeddings once, and each process holds all
@@ -172,7 +172,7 @@ def exchange(name: EmbeddingExchange) -> Iterator[None]:
         yield
 
 
-def current_exchange() -> EmbeddingExchange:
+def current_exchange() -> ExchangeName:
     """Return how processes currently exchange embeddings, ``"gather"`` or ``"ring"``."""
     return _exchange.get()
 
