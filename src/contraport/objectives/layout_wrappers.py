@@ -57,8 +57,8 @@ class LayoutWrapper(Layout):
     def with_mask_by_features(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
         return self.layout.with_mask_by_features(block, features)
 
-    def transform_negatives_like_views(self, negatives: Tensor) -> Tensor:
-        return self.layout.transform_negatives_like_views(negatives)
+    def pad_negatives_like_views(self, negatives: Tensor) -> Tensor:
+        return self.layout.pad_negatives_like_views(negatives)
 
 
 @dataclass(frozen=True, repr=False)
@@ -178,8 +178,8 @@ class RotatedFirstView(LayoutWrapper):
         real, imaginary = first.to(torch.promote_types(first.dtype, torch.float32)).chunk(2, dim=-1)
         return self.layout(torch.cat([real + imaginary, imaginary - real], dim=-1) / math.sqrt(2), *others)
 
-    def transform_negatives_like_views(self, negatives: Tensor) -> Tensor:
-        return self.layout.transform_negatives_like_views(_pad_to_even_dimension(negatives))
+    def pad_negatives_like_views(self, negatives: Tensor) -> Tensor:
+        return self.layout.pad_negatives_like_views(_pad_to_even_dimension(negatives))
 
 
 def _pad_to_even_dimension(z: Tensor) -> Tensor:

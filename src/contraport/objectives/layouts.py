@@ -380,7 +380,7 @@ class Component(NonDefaultsReprMixin):
 @keep_deprecated_attributes(
     arrange="arrange_item_values",
     arrange_blocks="arrange_item_values",
-    transform_negatives="transform_negatives_like_views",
+    transform_negatives="pad_negatives_like_views",
     view_sizes="infer_view_sizes",
 )
 class Layout(Component, ABC):
@@ -418,8 +418,8 @@ class Layout(Component, ABC):
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return the blocks of compared pairs of the views."""
 
-    def transform_negatives_like_views(self, negatives: Tensor) -> Tensor:
-        """Apply the layout's transform of view embeddings to additional negatives, (k, d)."""
+    def pad_negatives_like_views(self, negatives: Tensor) -> Tensor:
+        """Pad additional negatives, (k, d), as the layout pads view embeddings."""
         return negatives
 
 
@@ -632,6 +632,6 @@ class WithinView(Layout):
         pattern = build_diagonal_pattern(len(views[0]), weight, False, views[0].device, True)
         return [Block(pattern, z, z) for z in views]
 
-    def transform_negatives_like_views(self, negatives: Tensor) -> NoReturn:
+    def pad_negatives_like_views(self, negatives: Tensor) -> NoReturn:
         message = "negatives: not accepted by WithinView, which compares each view with itself."
         raise UsageError(message, kind="conflict")

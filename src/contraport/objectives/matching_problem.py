@@ -197,7 +197,7 @@ class MatchingProblem:
                 row_weights = row_weights / total.masked_fill(total == 0, 1)
             if negatives is not None:
                 # A block may compare the first coordinates only.
-                embeddings = self.layout.transform_negatives_like_views(negatives.embeddings)[..., : side.x.shape[-1]]
+                embeddings = self.layout.pad_negatives_like_views(negatives.embeddings)[..., : side.x.shape[-1]]
                 both_ids = None if negatives.ids is None else (attributes["ids"], negatives.ids)
                 side = side.append_columns(embeddings, both_ids, negatives.owners)
                 target_plan = target_plan.append_columns(len(embeddings))
