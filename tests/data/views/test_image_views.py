@@ -24,7 +24,7 @@ NOTHING = replace(
 def transform_images(images, seed=0, *, size=None, flips=False, **settings):
     torch.manual_seed(seed)
     transform = ImageTransform(replace(NOTHING, **settings), size or tuple(images.shape[2:]), flips=flips)
-    return transform(images, RandomDraws(images, None))
+    return transform(images, RandomDraws(len(images), None))
 
 
 def pictures(channels=3, side=24, count=200, low=0.0, high=1.0):
@@ -47,7 +47,7 @@ def test_zero_strength_keeps_the_image():
 )
 def test_views_have_the_requested_size_and_range(strength, count, channels, shape, size):
     images = torch.rand(count, channels, *shape)
-    views = ImageTransform(strength, size, flips=True)(images, RandomDraws(images, None))
+    views = ImageTransform(strength, size, flips=True)(images, RandomDraws(len(images), None))
     assert views.shape == (count, channels, *size)
     assert 0 <= views.min() <= views.max() <= 1
 

@@ -10,7 +10,7 @@ from contraport.data.views.views import _build_transform
 
 def apply(transform, items):
     torch.manual_seed(0)
-    return transform(items, RandomDraws(items, None)) - items
+    return transform(items, RandomDraws(len(items), None)) - items
 
 
 def test_scaled_noise_is_in_units_of_each_features_deviation():

@@ -12,7 +12,7 @@ def view(series, mean=MEAN, std=STD, **settings):
     strength = SeriesStrength(
         **{"min_crop_fraction": 1, "noise_std": 0, "max_scaling": 0, "max_masked_fraction": 0} | settings
     )
-    return SeriesTransform(strength, mean, std)(series, RandomDraws(series, None))
+    return SeriesTransform(strength, mean, std)(series, RandomDraws(len(series), None))
 
 
 def series(count=300, length=50):
@@ -71,6 +71,6 @@ def test_noise_is_in_units_of_each_channel():
 def test_the_mean_of_the_data_is_kept_at_any_length(strength, length):
     raw = series(3000, length)
     torch.manual_seed(0)
-    transformed = SeriesTransform(strength, MEAN, STD)(raw, RandomDraws(raw, None))
+    transformed = SeriesTransform(strength, MEAN, STD)(raw, RandomDraws(len(raw), None))
     assert transformed.shape == raw.shape
     assert ((transformed - raw).mean(dim=(0, 2)) / STD[:, 0]).abs().max() < 0.06

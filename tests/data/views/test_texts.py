@@ -13,7 +13,7 @@ TEXTS_ = ["one two three four five six seven eight nine ten", "lone", "日本語
 def augment(texts, strength, seed=0):
     torch.manual_seed(seed)
     items = texts_to_tensor(texts)
-    return tensor_to_texts(TextTransform(strength)(items, RandomDraws(items, None)))
+    return tensor_to_texts(TextTransform(strength)(items, RandomDraws(len(items), None)))
 
 
 def is_within(part, texts):

@@ -16,27 +16,26 @@ class RandomDraws:
     """Random numbers (b, ...) for one process's items of a batch.
 
     `offset` gives the part that a process holds; None: all of the batch. All numbers are drawn for the whole batch from
-    torch's global generator on the device of the items, and those of the part are returned. So processes with equal
-    seeds get the numbers of a single process, and their generators stay in the same state; the price is that each draws
-    for all.
+    torch's global generator on the device, and those of the part are returned. So processes with equal seeds get the
+    numbers of a single process, and their generators stay in the same state; the price is that each draws for all.
 
     Raises:
         UsageError: the part is beyond the batch.
 
-    >>> torch.manual_seed(0) and RandomDraws(torch.zeros(3, 5), None).uniform(0, 1)[1:]
+    >>> torch.manual_seed(0) and RandomDraws(3, None).uniform(0, 1)[1:]
     tensor([0.7682, 0.0885])
-    >>> torch.manual_seed(0) and RandomDraws(torch.zeros(2, 5), BatchOffset(1, 3)).uniform(0, 1)
+    >>> torch.manual_seed(0) and RandomDraws(2, BatchOffset(1, 3)).uniform(0, 1)
     tensor([0.7682, 0.0885])
     """
 
-    def __init__(self, items: Tensor, offset: BatchOffset | None) -> None:
-        offset = offset or BatchOffset(0, len(items))
-        end = offset.start + len(items)
-        message = f"share: {len(items)} items from {offset.start} on exceed the batch of {offset.global_batch_size}."
+    def __init__(self, num_items: int, offset: BatchOffset | None, device: torch.device | str = "cpu") -> None:
+        offset = offset or BatchOffset(0, num_items)
+        end = offset.start + num_items
+        message = f"share: {num_items} items from {offset.start} on exceed the batch of {offset.global_batch_size}."
         check(end <= offset.global_batch_size, message, "range")
         self._part = slice(offset.start, end)
         self._total = offset.global_batch_size
-        self._device = items.device
+        self._device = device
 
     def uniform(self, low: float, high: float, *shape: int) -> Tensor:
         """Return uniform random numbers (b, *shape) between `low` and `high`."""

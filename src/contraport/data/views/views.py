@@ -41,7 +41,7 @@ from contraport.options import keep_deprecated_attributes
 from contraport.seeding import fork_rng_with_lock
 
 COLOR_SPLIT_VIEWS_NAME = "colour"  # value of the option `views`: lightness and colors of an image as two views
-FRAMES_VIEWS_NAME = "frames"  # value of the option `views`: two adjacent windows of a time series
+ADJACENT_WINDOWS_VIEWS_NAME = "frames"  # value of the option `views`: two adjacent windows of a time series
 
 
 @keep_deprecated_attributes(is_applied_by_dataset="is_transform_applied_by_dataset")
@@ -124,7 +124,7 @@ class Views(nn.Module):
             check(dataset.present is None, message, "missing_views")
             made = _define_augmented_views(dataset, AugmentSpec("none"), cast(int | None, views))
         else:
-            frames = isinstance(views, str) and views.partition(":")[0] == FRAMES_VIEWS_NAME
+            frames = isinstance(views, str) and views.partition(":")[0] == ADJACENT_WINDOWS_VIEWS_NAME
             default = "standard" if len(dataset.shapes) == 1 and not frames else "none"
             self.augment = cast(str | None, augment) or default
             good = dataset.present is None or self.augment != "mixup"
@@ -206,7 +206,7 @@ class Views(nn.Module):
         if self.custom is not None:
             return self._make_custom_views_unless_made(self.custom, views, share)
         floats = _views_to_floats(views)
-        draws = RandomDraws(floats[0], share)
+        draws = RandomDraws(len(floats[0]), share, floats[0].device)
         if self._window_length is not None:
             floats = cut_adjacent_windows(floats[0], self._window_length, draws)
         pairs = zip(self._sources, self._transforms, strict=True)
@@ -279,7 +279,10 @@ def _parse_window_length(dataset: Dataset, views: str) -> int:
     longest = shapes[0][1] // 2
     check(longest > 0, f"views: {views!r} requires series of at least two steps.", "not_series")
     spec = parse_spec(
-        "views", views, {FRAMES_VIEWS_NAME: ("length",)}, unnamed_setting_by_name={FRAMES_VIEWS_NAME: "length"}
+        "views",
+        views,
+        {ADJACENT_WINDOWS_VIEWS_NAME: ("length",)},
+        unnamed_setting_by_name={ADJACENT_WINDOWS_VIEWS_NAME: "length"},
     )
     length = spec.settings.get("length", max(1, shapes[0][1] // 4))
     good = isinstance(length, int) and 1 <= length <= longest
@@ -334,7 +337,7 @@ def _define_multi_crop_views(dataset: Dataset, augment: AugmentSpec, views: str)
     counts = "2+6" if views == "multi-crop" else views
     numbers = re.fullmatch(r"([1-9]\d{0,2})\+([1-9]\d{0,2})", counts)
     if numbers is None:
-        error = unknown_name_error("views", views, (COLOR_SPLIT_VIEWS_NAME, FRAMES_VIEWS_NAME, "multi-crop"))
+        error = unknown_name_error("views", views, (COLOR_SPLIT_VIEWS_NAME, ADJACENT_WINDOWS_VIEWS_NAME, "multi-crop"))
         raise UsageError(f"{error} Or a number, or such as '2+6'.", kind="unknown")
     shapes = dataset.shapes
     message = f"views: {views!r} requires one image per item; {_describe_items(dataset)}."
