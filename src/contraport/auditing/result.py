@@ -163,7 +163,7 @@ class Audit:
         return table if self.keys is None else table | {"key": np.array(self.keys, dtype=np.str_)}
 
     def json_summary(self) -> dict[str, object]:
-        """Return the contents of `audit.json`, such as noise rate and interval.
+        """Return the contents of `audit.json`, such as the estimated noise rate.
 
         Rate and interval are None if the rate is not reliable.
         """

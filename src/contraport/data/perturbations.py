@@ -239,7 +239,7 @@ def class_balanced_item_weights(dataset: Dataset) -> Tensor:
 def _perturb_now_or_at_fetch(
     dataset: Dataset, perturb: Callable[[tuple[Tensor, ...], Tensor], tuple[Tensor, ...]]
 ) -> Dataset:
-    """Perturb views at once if in memory, otherwise at each fetch."""
+    """Perturb views now if they are in memory, otherwise at each fetch."""
     store = TransformedStore(dataset.store, perturb)
     if not dataset.is_in_memory:
         return dataset.with_store(store)

@@ -48,7 +48,7 @@ def select_split_positions(
     test_fraction: float | None = None,
     groups: Codes | None = None,
 ) -> Positions:
-    """Return the positions of one split, from the source or a stratified draw.
+    """Return one split's item positions, defined by the source or drawn at random.
 
     Args:
         split: "train" or "test".

@@ -45,7 +45,7 @@ class RingExchange:
 
     @property
     def gradient_accumulator(self) -> Tensor:
-        """Tensor to which callers add their gradient of the current block.
+        """Tensor in which callers accumulate the gradient of the current block.
 
         It travels around the ring with the block. After the last block, it is the gradient of this process's block,
         summed over the processes that added to it. Created on first access, so that a process that adds nothing

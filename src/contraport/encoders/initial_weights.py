@@ -202,7 +202,7 @@ class InitialWeights:
     def resolve_input_statistics(
         self, defaults: Sequence[InputStatistics], view_names: Sequence[str] = (), shapes: Sequence[Shape] = ()
     ) -> list[InputStatistics]:
-        """Return each tower's pretrained input mean and std, or its default."""
+        """Return each tower's input mean and std, from pretraining or by default."""
         result = []
         for weights, default in zip(self._list_tower_weights(len(defaults), view_names, shapes), defaults, strict=True):
             own = weights.input_statistics

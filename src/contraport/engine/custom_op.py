@@ -329,7 +329,7 @@ def _save_for_compiled_backward(ctx: Any, inputs: tuple[int, list[Tensor]], outp
 
 
 def _compiled_backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[None, list[Tensor | None]]:
-    """Return the gradients of the inputs of `_outputs_and_saved_tensors_op`, by `_needed_gradients_op`."""
+    """Return the gradient of each input of `_outputs_and_saved_tensors_op`, None where not needed."""
     saved, (_, needs_grad) = ctx.saved_tensors, ctx.needs_input_grad
     tensors, outputs = list(saved[: ctx.tensors]), list(saved[ctx.tensors :])
     operation: Operation = unflatten(_structures[ctx.structure], tensors)

@@ -297,7 +297,7 @@ def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) 
 
 
 def _set_similarities_backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Tensor | None, ...]:
-    """Return the gradients of the inputs of `_set_similarities_op`."""
+    """Return the gradient of each input of `_set_similarities_op`."""
     (x, y, positions), grad_output, rest = ctx.saved_tensors, grads[0], (None,) * len(ctx.matching)
     if grad_output is None:
         return None, None, *rest

@@ -123,7 +123,7 @@ class LogKernel(ABC):
 
     @abstractmethod
     def with_link(self, link: Link | None, *, factor: float | Tensor = 1.0, row_shift: Tensor | None = None) -> Self:
-        """Return the kernel with another link function, applied to scaled and shifted T.
+        """Return the kernel with another link function and a scaled, shifted argument.
 
         The argument is factor T + row_shift, with T that of the present link.
         """

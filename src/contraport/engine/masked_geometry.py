@@ -1,4 +1,4 @@
-"""Pairs of rows and columns as a log-kernel with masks that exclude pairs."""
+"""Log-kernels between rows and columns, with masks that exclude pairs."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class SimilarityExclusion(PairExclusion):
 @keep_deprecated_attributes(has_positive_sums="has_finite_log_sums", reduce_to_pass_inputs="to_flattenable")
 @dataclass(frozen=True, eq=False)
 class Geometry:
-    """Compared pairs of rows and columns, as a log-kernel and masks.
+    """Log-kernel between rows and columns, with masks of excluded pairs.
 
     Attributes:
         log_kernel: Log-kernel between the rows and the columns, (N, M).

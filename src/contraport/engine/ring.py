@@ -71,11 +71,11 @@ class Shards(NamedTuple):
         return sum(self.sizes[:rank])
 
     def to_owner_order(self, value: Tensor) -> Tensor:
-        """Sort a vector of all rows, (N,), by the rank of the owning process."""
+        """Reorder per-row values, (N,), so that rows are sorted by process."""
         return value if self.order is None else value[self.order]
 
     def to_row_order(self, value: Tensor) -> Tensor:
-        """Restore the original row order of a vector sorted by process, (N,)."""
+        """Restore the original row order of per-row values sorted by process, (N,)."""
         return value if self.inverse_order is None else value[self.inverse_order]
 
     def row_indices(self, slice_in_owner_order: slice) -> Indices:

@@ -201,7 +201,7 @@ def _check_matrix_size(num_rows: int, num_columns: int) -> None:
 
 
 def _standardize_and_reduce(argument: str, features: np.ndarray, components: int) -> np.ndarray:
-    """Return standardized features, by PCA if there are more than `components`."""
+    """Standardize features, and reduce them by PCA to at most `components` columns."""
     features = np.asarray(features, dtype=np.float64)
     check(bool(np.isfinite(features).all()), f"{argument}: features must be finite.", "not_finite")
     features = features - features.mean(0)

@@ -100,14 +100,14 @@ class EvaluateOptions(DataEmbeddingOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SingleRunEvaluateOptions(EvaluateOptions):
-    """Options of `contraport.evaluate` for a single run, for type checkers."""
+    """Options of the typed `contraport.evaluate` overload that takes a single run."""
 
     run: str | Path | Run = field(kw_only=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeveralRunsEvaluateOptions(EvaluateOptions):
-    """Options of `contraport.evaluate` for several runs, for type checkers."""
+    """Options of the typed `contraport.evaluate` overload that takes several runs."""
 
     run: Sequence[str | Path | Run] = field(kw_only=False)
 

@@ -281,7 +281,7 @@ def link_ndcg_result(context: EvalContext, number: int) -> MetricResult:
     "Link coverage@{}", better="higher", unit="share of columns", value_format="{:.1%}", numbers=(10,), headline=False
 )
 def link_column_coverage(context: EvalContext, number: int) -> float:
-    """Share of columns among the k nearest of any row."""
+    """Share of columns that are among some row's k nearest."""
     return context.column_ranking.column_coverage(number)
 
 

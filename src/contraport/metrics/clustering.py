@@ -16,7 +16,7 @@ from contraport.metrics.retrieval import unit_vectors
 
 
 def assign_kmeans_clusters(z: Tensor, num_clusters: int) -> Array:
-    """Return the k-means cluster of each item, `(n,)`, on the unit sphere.
+    """Cluster normalized embeddings by k-means, and return each item's cluster, `(n,)`.
 
     `z` is `(n, d)` and normalized inside. The best of 5 runs is used.
 

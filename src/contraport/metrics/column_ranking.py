@@ -66,7 +66,7 @@ class ColumnRanking:
         return np.asarray(np.bincount(self.pair_row_positions, weights=gains) / ideal)
 
     def column_coverage(self, k: int) -> float:
-        """Return the share of columns among the k nearest of any row."""
+        """Return the share of columns that are among some row's k nearest."""
         return len(np.unique(self._flat_nearest_columns(k))) / len(self.column_popularity)
 
     def column_hubness(self, k: int) -> float:

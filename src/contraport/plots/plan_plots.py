@@ -211,7 +211,7 @@ def barycentric_maps_1d(
 
 
 def _draw_barycentric_arrows(ax: Axes, plan: Array, x: Array, y: Array) -> None:
-    """Draw arrows from points `x` to the means of partners in `y`."""
+    """Draw arrows from points `x` to the means of their partners in `y`."""
     rows, columns = plan.sum(1), plan.sum(0)
     sent = np.flatnonzero(rows > 0)
     for i in sent[np.linspace(0, len(sent) - 1, min(24, len(sent))).round().astype(int)]:  # more would overlap

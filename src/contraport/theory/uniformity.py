@@ -197,7 +197,7 @@ class FiveGaussiansResult:
     untrained_uniformity: float
 
     def figure(self) -> Figure:
-        """Draw data, embeddings and their sorted angles against evenly spaced ones."""
+        """Draw the data, the embeddings, and the embeddings' angles in sorted order."""
         figure, (left, middle, right) = create_panels(3)
         colors = [SERIES_COLORS[int(k) % len(SERIES_COLORS)] for k in self.data.component_indices]
         left.scatter(self.data.x[:, 0], self.data.x[:, 1], c=colors, s=8)

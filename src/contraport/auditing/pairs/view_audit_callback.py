@@ -163,7 +163,7 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
         )
 
     def _score_view_pairs(self) -> ViewPairScores:
-        """Score all pairs of views, of the items and of deliberate mismatches."""
+        """Score each pair of views for all items and deliberate mismatches."""
         dataset, decoys, items = self._dataset, self._dataset.decoy_pairs, len(self._dataset)
         features, _ = encode_and_project_views(self._pipeline.model, dataset, self._pipeline.views, self._loader_config)
         sources = [features]

@@ -37,7 +37,7 @@ REFERENCE_MEASURES = ("product", "counting")
 
 
 class MarginalRelaxation(NamedTuple):
-    """Allowed deviation from the marginal in one Sinkhorn half-step.
+    """Damping and step bound of a Sinkhorn half-step, which relax its marginal.
 
     Attributes:
         damping: Factor of the step towards the marginal, in (0, 1]; None is 1.
@@ -192,7 +192,7 @@ def _stack_half_step_relaxations(
     log_reference_factors: LogMarginals | None,
     num_directions: int,
 ) -> Relaxation:
-    """Stack the allowed marginal deviations of half-steps into vectors."""
+    """Combine the dampings and step bounds of all half-steps into vectors."""
 
     def stack(values: list[float | Tensor | None], default: float) -> Tensor | None:
         if all(value is None for value in values):

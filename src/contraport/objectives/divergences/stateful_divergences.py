@@ -144,7 +144,7 @@ class MovingAverageLogSum(ItemLogAverages, KernelDivergence):
         super().__init__(items, momentum)
 
     def forward(self, result: PlanWithTarget) -> ValuesPerRow:
-        """Return each row's target mass times its item's log moving average, (N,).
+        """Return each row's target mass times its item's log average, (N,).
 
         In training mode the averages are updated first.
         """

@@ -176,7 +176,7 @@ class Matrix(Target):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SimilarityMatrix(Target):
-    """Target of soft positives from a similarity matrix of items.
+    """Target whose positives are weighted by a similarity matrix of items.
 
     The matrix is among all items, or between two sets (a coupling). Each row has mass 1/N, divided in proportion to its
     similarities.

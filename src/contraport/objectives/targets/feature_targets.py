@@ -33,7 +33,7 @@ Features = Tensor | tuple[Tensor, ...]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SoftNeighbors(Target):
-    """Target of soft positives, weighted by similarity in another space (SNE, distillation).
+    """Target whose positives are weighted by similarity in another space (SNE, distillation).
 
     The target plan is the row-normalized kernel of the features.
 

@@ -1,4 +1,4 @@
-"""Parser of the option `target`, such as ``domains:alpha=0.1``, into target plans."""
+"""Builds target plans from the option `target`, such as ``domains:alpha=0.1``."""
 
 from __future__ import annotations
 
