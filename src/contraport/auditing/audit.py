@@ -94,7 +94,7 @@ def audit(arguments: dict[str, Any]) -> Audit | Any:
             else:
                 result = _audit_two_views(options, dataset, folder)
                 if options.out is not None:
-                    _save_audit_and_page(options, result, dataset, folder)
+                    _save_audit_and_page(result, dataset, folder, logs_to_console=options.progress)
             with translate_write_errors("out", folder), console_logging(shown=options.progress):
                 for cleaning in options.requested_cleanings:
                     if isinstance(result, ViewAudit):
@@ -196,9 +196,9 @@ def _audit_two_views(options: AuditOptions, dataset: Dataset, folder: Path) -> A
     )
 
 
-def _save_audit_and_page(options: AuditOptions, result: Audit, dataset: Dataset, folder: Path) -> None:
+def _save_audit_and_page(result: Audit, dataset: Dataset, folder: Path, *, logs_to_console: bool) -> None:
     """Write the audit of two views and its HTML page to `folder`."""
-    with translate_write_errors("out", folder), console_logging(shown=options.progress):
+    with translate_write_errors("out", folder), console_logging(shown=logs_to_console):
         folder.mkdir(exist_ok=True)
         result.save(folder)
         page = folder / "audit.html"
@@ -222,7 +222,7 @@ def _audit_all_views(options: AuditOptions, dataset: Dataset, folder: Path) -> V
     result = ViewAudit.from_pair_audits(dataset, audits)
     if options.out is not None:
         for (pair, name), audit in zip(folders.items(), audits.values(), strict=True):
-            _save_audit_and_page(options, audit, dataset.select_views(pair), folder / name)
+            _save_audit_and_page(audit, dataset.select_views(pair), folder / name, logs_to_console=options.progress)
         with translate_write_errors("out", folder):
             result.save(folder)
     return result

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -326,10 +326,10 @@ def _get_error_group() -> dist.ProcessGroup:
     return _error_group_by_default_group[dist.group.WORLD]
 
 
-def raise_on_one_rank(error: BaseException | None, *, rank: int = 0, status: int = 2) -> None:
+def raise_on_one_rank(error: BaseException | None, *, rank: int = 0, status: int = 2) -> NoReturn:
     """Raise an error on one rank and exit silently on the others.
 
-    All ranks must call this.
+    All ranks must call this; on the others `error` may be None.
 
     Raises:
         SystemExit: on the other ranks.

@@ -216,7 +216,7 @@ def _set_similarities_op(
 ) -> list[Tensor]:
     """Return the similarities, (n, m), and for MaxSim the argmax positions, (n, t, m)."""
     matching = SetMatching(temperature, row_damping, column_damping, iterations, is_mean)
-    scores, positions = _allocate_scores_and_positions(x, y, temperature)
+    scores, argmax_positions = _allocate_scores_and_positions(x, y, temperature)
     with autocast_disabled(x):
         row_blocks = list(_iter_size_sorted_blocks(x, MAX_TILE_ROW_VECTORS))
         for columns in _iter_size_sorted_blocks(y, MAX_TILE_COLUMN_VECTORS):
@@ -230,9 +230,9 @@ def _set_similarities_op(
                     argmax = columns.vector_positions.expand(*places.shape[:2], *tile.b.shape)
                     argmax = argmax.gather(3, places[..., None])[..., 0]  # in the sets as given, with their padding
                     entries = rows.set_indices[:, None, None], rows.vector_positions[:, :, None], columns.set_indices
-                    positions[entries] = argmax.to(positions.dtype)
+                    argmax_positions[entries] = argmax.to(argmax_positions.dtype)
                 scores[rows.set_indices[:, None], columns.set_indices] = value
-    return [scores, positions]
+    return [scores, argmax_positions]
 
 
 @_set_similarities_op.register_fake
@@ -251,7 +251,7 @@ def _allocate_scores_and_positions(x: Tensor, y: Tensor, temperature: float, *ot
 def _set_similarities_gradient_op(
     x: Tensor,
     y: Tensor,
-    positions: Tensor,
+    argmax_positions: Tensor,
     grad_output: Tensor,
     temperature: float,
     row_damping: float,
@@ -264,7 +264,7 @@ def _set_similarities_gradient_op(
     d_x, d_y = torch.zeros_like(x), torch.zeros_like(y)
     with autocast_disabled(x):
         if temperature == 0:
-            _write_max_sim_gradient(x, y, positions, grad_output, is_mean, d_x, d_y)
+            _write_max_sim_gradient(x, y, argmax_positions, grad_output, is_mean, d_x, d_y)
             return [d_x, d_y]
         row_blocks = list(_iter_size_sorted_blocks(x, MAX_TILE_ROW_VECTORS))
         row_gradients = [torch.zeros_like(rows.units) for rows in row_blocks]
@@ -298,7 +298,7 @@ def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) 
 
 def _set_similarities_backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Tensor | None, ...]:
     """Return the gradient of each input of `_set_similarities_op`."""
-    (x, y, positions), grad_output, rest = ctx.saved_tensors, grads[0], (None,) * len(ctx.matching)
+    (x, y, argmax_positions), grad_output, rest = ctx.saved_tensors, grads[0], (None,) * len(ctx.matching)
     if grad_output is None:
         return None, None, *rest
     if torch.is_grad_enabled():
@@ -308,7 +308,7 @@ def _set_similarities_backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Te
                 return [_dense_set_similarities(x, y, ctx.matching)]
 
             return *differentiable_gradients(scores, [x, y], [grad_output], ctx.needs_input_grad[:2]), *rest
-    gradients = _set_similarities_gradient_op(x, y, positions, grad_output, *ctx.matching)
+    gradients = _set_similarities_gradient_op(x, y, argmax_positions, grad_output, *ctx.matching)
     return *gradients, *rest
 
 
@@ -455,7 +455,7 @@ class _CosineTile:
 
 
 def _write_max_sim_gradient(
-    x: Tensor, y: Tensor, positions: Tensor, grad_output: Tensor, is_mean: bool, d_x: Tensor, d_y: Tensor
+    x: Tensor, y: Tensor, argmax_positions: Tensor, grad_output: Tensor, is_mean: bool, d_x: Tensor, d_y: Tensor
 ) -> None:
     """Write the gradients of MaxSim into d_x and d_y.
 
@@ -473,7 +473,7 @@ def _write_max_sim_gradient(
         block = slice(left, min(left + width, m))
         c = block.stop - left
         column_units, column_divisors = normalized_rows_and_divisors(y[block].reshape(-1, d), 1.0)
-        entries = positions[:, :, block].reshape(-1, c).long() + s * torch.arange(c, device=x.device)
+        entries = argmax_positions[:, :, block].reshape(-1, c).long() + s * torch.arange(c, device=x.device)
         weights = (grad_output[:, None, block] * masses[..., None]).reshape(-1, c)
         row_gradient += F.embedding_bag(entries, column_units, mode="sum", per_sample_weights=weights)
         ordered, order = entries.flatten().sort(stable=True)

@@ -176,7 +176,7 @@ def _score_cosine(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 @_register_statistic("log-softmax in both directions: minus the InfoNCE loss", shared_space=True)
 def _score_softmax(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Log-softmax of the cosine similarity, averaged over rows and columns."""
-    x, y = _get_embeddings(paired)
+    x, y = _load_embeddings(paired)
     rows, columns = (
         torch.cat(
             [
@@ -199,7 +199,7 @@ def _score_csls(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 @_register_statistic("minus the share of items that are nearer than the partner", shared_space=True)
 def _score_rank(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Minus the share of candidates nearer to an item than its partner."""
-    x, y = _get_embeddings(paired)
+    x, y = _load_embeddings(paired)
     first, second = x[pairs.first], y[pairs.second]
     return (
         -(_compute_share_nearer_than_partner(first, y, second) + _compute_share_nearer_than_partner(second, x, first))
@@ -217,7 +217,7 @@ def _compute_share_nearer_than_partner(values: Tensor, others: Tensor, partners:
 
 def _compute_log_mass_per_pair(paired: PairedFeatures, pairs: PairIndices, constraint: SinkhornConstraint) -> Tensor:
     """Return the log mass of each pair in a transport plan, ``(p,)``."""
-    x, y = _get_embeddings(paired)
+    x, y = _load_embeddings(paired)
     with torch.no_grad():
         return transport(x, y, Gibbs(temperature=SCORE_TEMPERATURE), constraint).plan.log_at(pairs.first, pairs.second)
 
@@ -253,7 +253,7 @@ def _score_combined(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     return total
 
 
-def _get_embeddings(paired: PairedFeatures) -> tuple[Tensor, Tensor]:
+def _load_embeddings(paired: PairedFeatures) -> tuple[Tensor, Tensor]:
     """Load the embeddings of both views into memory."""
     assert paired.embeddings is not None
     return paired.embeddings[0][:], paired.embeddings[1][:]

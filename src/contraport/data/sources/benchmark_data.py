@@ -188,7 +188,7 @@ def load_basic_motions(split: str, root: Path | None) -> Dataset:
     Half of them are the test split. Each has 6 channels and 100 time steps. Looked for in `root` and in the package
     aeon, as ``BasicMotions_TRAIN.ts`` and ``BasicMotions_TEST.ts``.
     """
-    return _load_padded_series("basic-motions", "BasicMotions", split, root)
+    return _load_edge_padded_series("basic-motions", "BasicMotions", split, root)
 
 
 def load_japanese_vowels(split: str, root: Path | None) -> Dataset:
@@ -197,10 +197,10 @@ def load_japanese_vowels(split: str, root: Path | None) -> Dataset:
     370 of them are the test split. Each has 12 channels and 7 to 29 time steps, padded to 29 with its last values.
     Looked for in `root` and in the package aeon, as ``JapaneseVowels_TRAIN.ts`` and ``JapaneseVowels_TEST.ts``.
     """
-    return _load_padded_series("japanese-vowels", "JapaneseVowels", split, root)
+    return _load_edge_padded_series("japanese-vowels", "JapaneseVowels", split, root)
 
 
-def _load_padded_series(name: str, file_prefix: str, split: str, root: Path | None) -> Dataset:
+def _load_edge_padded_series(name: str, file_prefix: str, split: str, root: Path | None) -> Dataset:
     """Load time series, padded to the longest by repeating their last values."""
     folder = _get_data_folder(name, root, f"{file_prefix}_TRAIN.ts", "aeon", "aeon", f"datasets/data/{file_prefix}")
     (train, train_labels), (test, test_labels) = (

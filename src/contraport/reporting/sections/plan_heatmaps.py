@@ -164,9 +164,9 @@ def _add_plans_to_page(
         "classes": classes,
         "sheets": (first_sheet, second_sheet),
     }
-    class_suffixes = [f" ({name})" if name else "" for name in classes]
+    class_suffix_by_item = [f" ({name})" if name else "" for name in classes]
     plan, target = (
-        _draw_heatmap(mass, scale, class_suffixes, (first, second), without_self=last.excludes_self_pairs)
+        _draw_heatmap(mass, scale, class_suffix_by_item, (first, second), without_self=last.excludes_self_pairs)
         for mass in (last.plan, last.target)
     )
     target_label = f"target of {run.name}: mass {last.target.sum():.3f}"
@@ -226,16 +226,16 @@ def _dropped_mass_prefix(mass: float) -> str:
 
 
 def _draw_heatmap(
-    mass: Array, scale: LogScale, class_suffixes: list[str], view_names: tuple[str, str], *, without_self: bool
+    mass: Array, scale: LogScale, class_suffix_by_item: list[str], view_names: tuple[str, str], *, without_self: bool
 ) -> PlotlyFigure:
     """Draw a plan or target as a heatmap, with dotted lines between views."""
     rows, columns = mass.shape
-    items = len(class_suffixes)
+    items = len(class_suffix_by_item)
     trace = build_byte_heatmap_trace(quantize_masses(mass, scale), colorscale=HEATMAP_COLORSCALE)
     trace["z"]["withoutSelf"] = without_self
     trace["meta"] = {
-        "rows": _build_hover_texts(rows, class_suffixes, view_names, view_index=0),
-        "columns": _build_hover_texts(columns, class_suffixes, view_names, view_index=1),
+        "rows": _build_hover_texts(rows, class_suffix_by_item, view_names, view_index=0),
+        "columns": _build_hover_texts(columns, class_suffix_by_item, view_names, view_index=1),
         "scale": [scale.log10_low, scale.log10_high],
     }
     style = {"type": "line", "line": {"color": MUTED_COLOR, "width": 1, "dash": "dot"}}
@@ -265,11 +265,9 @@ def _build_view_name_ticks(
 
 
 def _build_hover_texts(
-    num_embeddings: int, class_suffixes: list[str], view_names: tuple[str, str], *, view_index: int
+    num_embeddings: int, class_suffix_by_item: list[str], view_names: tuple[str, str], *, view_index: int
 ) -> list[str]:
     """Build hover texts of rows or columns, such as "view 1, item 3"."""
-    items = len(class_suffixes)
-    return [
-        f"{view_names[k // items if num_embeddings > items else view_index]}, item {item + 1}{class_suffixes[item]}"
-        for k, item in ((k, k % items) for k in range(num_embeddings))
-    ]
+    items = len(class_suffix_by_item)
+    views = [view_names[k // items if num_embeddings > items else view_index] for k in range(num_embeddings)]
+    return [f"{view}, item {k % items + 1}{class_suffix_by_item[k % items]}" for k, view in enumerate(views)]

@@ -201,7 +201,8 @@ def check_trial_call(
         f"{format_options(predictor=True)}, or use the recipe byol or simsiam."
     )
     check(predictor or not objective.stop_gradient, message, "collapses")
-    target = None if loss.target is None else loss.target(dataset.__getitems__([0] * TRIAL_BATCH_SIZE))
+    target_of_batch = loss.target_of_batch
+    target = None if target_of_batch is None else target_of_batch(dataset.__getitems__([0] * TRIAL_BATCH_SIZE))
     requires_teacher = objective.requires_features(target)
     message = "teacher: required by the objective, not given. Pass --teacher with a folder or a file."
     check(loss.teacher_features is not None or not requires_teacher, message, "missing")
@@ -372,7 +373,7 @@ def _build_objective_loss(
         loss = PrototypeLoss(objective, int(settings.prototypes), sizes[0], views=number)
     else:
         target_of_batch = None if target is None else build_target_function(target, dataset)
-        kwargs: dict[str, Any] = {"views": number, "target": target_of_batch, "teacher_features": teacher}
+        kwargs: dict[str, Any] = {"views": number, "target_of_batch": target_of_batch, "teacher_features": teacher}
         if settings.log_q:
             kwargs["column_weights"] = _inverse_column_frequencies(dataset, objective)
         has_mined = settings.mined_negatives_spec is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import permutations
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ from contraport.objectives import (
 )
 from contraport.objectives.inputs import ExtraNegatives
 from contraport.training.step.embedding_memory import EmbeddingMemory
-from contraport.training.step.target_parser import TargetFunction, select_batch_rows
+from contraport.training.step.target_parser import select_batch_rows
 
 ObjectiveCallArguments = tuple[tuple[Tensor, ...], dict[str, Any]]
 """Embeddings of the views and keyword arguments, as passed to an objective."""
@@ -114,7 +114,7 @@ class ObjectiveStepLoss(StepLoss, ABC):
         objective: the objective.
         views: number of views. Where the objective is called on two of them at a time, each ordered pair of views has
             its own buffers, such as the normalizer of noise contrastive estimation; parameters are shared.
-        target: the target plan of each batch; default: that of the objective.
+        target_of_batch: returns the target plan of a batch; default: that of the objective.
         teacher_features: features of a teacher per training item, ``(items, k)`` or ``(items, views, k)``.
         column_weights: weight of each training item as a column, ``(items,)``; see `Loss.forward`.
     """
@@ -126,7 +126,7 @@ class ObjectiveStepLoss(StepLoss, ABC):
         objective: nn.Module,
         *,
         views: int = 2,
-        target: TargetFunction | None = None,
+        target_of_batch: Callable[[Batch], Target] | None = None,
         teacher_features: Tensor | None = None,
         column_weights: Tensor | None = None,
     ) -> None:
@@ -134,11 +134,11 @@ class ObjectiveStepLoss(StepLoss, ABC):
         self._accepted = get_forward_parameter_names(objective)
         self._has_core_view = isinstance(objective, Loss) and objective.has_core_view
         self.views = views
-        self.target = target
+        self.target_of_batch = target_of_batch
         self.teacher_features = teacher_features
         self.column_weights = column_weights
         for argument, keyword, value in (
-            ("target", "target", target),
+            ("target", "target", target_of_batch),
             ("teacher", "features", teacher_features),
             ("log_q", "column_weights", column_weights),
         ):
@@ -163,7 +163,8 @@ class ObjectiveStepLoss(StepLoss, ABC):
         """
         if batch.weights is not None and not bool(gather(batch.weights).any()):
             return torch.stack([z[:0].sum() for z in embeddings]).sum()  # all weights are 0: no loss, gradients of 0
-        available = self._build_batch_kwargs(batch, None if self.target is None else self.target(batch)) | kwargs
+        target = None if self.target_of_batch is None else self.target_of_batch(batch)
+        available = self._build_batch_kwargs(batch, target) | kwargs
         accepted = {name: value for name, value in available.items() if name in self._accepted}
         # Entries are views of a buffer, so that in-place updates by the call persist.
         buffers = {} if pair is None else {name: self.get_buffer(own)[pair] for name, own in self._pair_buffers.items()}

@@ -36,9 +36,6 @@ from contraport.objectives import (
 )
 from contraport.options import int_in_range
 
-TargetFunction = Callable[[Batch], Target]
-"""Function that returns the target plan of a batch."""
-
 _PARAMETER_NAMES_BY_KIND: Mapping[str, tuple[str, ...]] = {
     "pairs": (),
     "labels": (),
@@ -58,7 +55,7 @@ _CONSTANT_TARGET_CLASS_BY_KIND: Mapping[str, type[Target]] = {
 """Classes of the targets that are the same for all batches, by kind."""
 
 
-def build_target_function(text: str, dataset: Dataset) -> TargetFunction:
+def build_target_function(text: str, dataset: Dataset) -> Callable[[Batch], Target]:
     """Build the function that returns the target plan of a batch.
 
     The help of the option `target` has the syntax of `text`. A file has one row per training item, in the order of
