@@ -74,9 +74,9 @@ LARGE_IMAGE_STRENGTH_BY_NAME = {
 }  # fmt: skip
 
 
-def choose_image_strength(name: str, size: tuple[int, int]) -> ImageStrength:
+def choose_image_strength(strength_name: str, size: tuple[int, int]) -> ImageStrength:
     """Return an augmentation strength by name and image size, (H, W)."""
-    return (SMALL_IMAGE_STRENGTH_BY_NAME if min(size) <= 32 else LARGE_IMAGE_STRENGTH_BY_NAME)[name]
+    return (SMALL_IMAGE_STRENGTH_BY_NAME if min(size) <= 32 else LARGE_IMAGE_STRENGTH_BY_NAME)[strength_name]
 
 
 class ImageTransform(nn.Module):

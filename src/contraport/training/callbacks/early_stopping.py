@@ -39,7 +39,7 @@ class StoppingRule(NamedTuple):
     min_delta: float = 0.0
 
     @property
-    def name(self) -> str:
+    def watched_key(self) -> str:
         """Key of the watched metric, or "loss"."""
         return "loss" if self.metric is None else self.metric.key
 
@@ -60,7 +60,7 @@ def parse_stopping_rule(text: str) -> StoppingRule:
         UsageError: an unknown metric, one without a better direction, or a bad setting.
 
     >>> rule = parse_stopping_rule("recall@1:patience=20")
-    >>> rule.name, rule.explicit_patience, rule.sign
+    >>> rule.watched_key, rule.explicit_patience, rule.sign
     ('recall@1', 20, 1)
     """
     name = text.partition(":")[0]
@@ -108,7 +108,7 @@ class EarlyStopping(Callback):
         self._metrics_writer = metrics_writer
         # Those of which lower is better, such as uniformity and alignment, improve at the cost of one another.
         shares = [metric for metric in online_metrics if metric.better_direction == "higher"]
-        self._logged_metrics = [metric for metric in shares if metric.key != self._rule.name]
+        self._logged_metrics = [metric for metric in shares if metric.key != self._rule.watched_key]
         self._best_by_metric: dict[str, tuple[float, int, bool]] = {}  # value, epoch, and whether a flat one was logged
         self._best: float | None = None
         self._best_epoch = 0
@@ -117,7 +117,7 @@ class EarlyStopping(Callback):
 
     def state(self) -> dict[str, Any]:
         return {
-            "name": self._rule.name,
+            "name": self._rule.watched_key,
             "best": self._best,
             "best_epoch": self._best_epoch,
             "loss_sum": float(self._loss_sum),
@@ -128,7 +128,7 @@ class EarlyStopping(Callback):
     def restore(self, state: dict[str, Any]) -> None:
         self._loss_sum, self._loss_count = state["loss_sum"], state["loss_count"]
         self._best_by_metric = dict(state.get("best_by_metric", {}))  # checkpoints of earlier versions lack it
-        if state["name"] == self._rule.name:  # another metric may be watched from here on
+        if state["name"] == self._rule.watched_key:  # another metric may be watched from here on
             self._best, self._best_epoch = state["best"], state["best_epoch"]
 
     def on_start(self, loop: Loop) -> None:
@@ -139,7 +139,7 @@ class EarlyStopping(Callback):
             log.warning(
                 "early stopping: a patience of %s cannot end a training run of %s early; set a smaller one, as in "
                 "--early_stopping %s:patience=2",
-                pluralize(patience, "epoch"), pluralize(loop.epochs, "epoch"), self._rule.name,
+                pluralize(patience, "epoch"), pluralize(loop.epochs, "epoch"), self._rule.watched_key,
             )  # fmt: skip
 
     def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
@@ -169,7 +169,8 @@ class EarlyStopping(Callback):
             metric = self._rule.metric
             log.info(
                 "early stopping: %s is best in epoch %d (%s); stopped after epoch %d of %d",
-                self._rule.name, self._best_epoch, f"{self._best:.4f}" if metric is None else metric.format(self._best),
+                self._rule.watched_key, self._best_epoch,
+                f"{self._best:.4f}" if metric is None else metric.format(self._best),
                 loop.completed_epochs, loop.epochs,
             )  # fmt: skip
         elif loop.completed_epochs < loop.epochs:
