@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _METADATA_PREFIX = "contraport."  # prefix of this package's keys in the metadata of Parquet files
 
-_STORED_NAME_BY_TEXT_FIELD = {"run": "run", "view": "view", "dims": "dims", "data_name": "data"}
+_STORED_NAME_BY_SINGLE_TEXT_FIELD = {"run": "run", "view": "view", "dims": "dims", "data_name": "data"}
 """Name in feature files of each field of `Features` that is one text."""
 
 _STORED_NAME_BY_ITEM_FIELD = {
@@ -346,7 +346,7 @@ def _features_from_array(features: np.ndarray) -> Features:
 
 def _metadata_by_stored_name(features: Features) -> dict[str, str]:
     """Return the text metadata that features have, keyed by its name in files."""
-    values = {stored: getattr(features, name) for name, stored in _STORED_NAME_BY_TEXT_FIELD.items()}
+    values = {stored: getattr(features, name) for name, stored in _STORED_NAME_BY_SINGLE_TEXT_FIELD.items()}
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -367,7 +367,7 @@ def _read_npz_features(path: Path) -> Features:
     if "rows" not in arrays or "splits" not in arrays:
         return _features_from_array(arrays["features"])
     metadata: dict[str, Any] = {
-        name: str(arrays[stored]) for name, stored in _STORED_NAME_BY_TEXT_FIELD.items() if stored in arrays
+        name: str(arrays[stored]) for name, stored in _STORED_NAME_BY_SINGLE_TEXT_FIELD.items() if stored in arrays
     }
     columns: dict[str, Any] = {name: arrays.get(stored) for name, stored in _STORED_NAME_BY_ITEM_FIELD.items()}
     return Features(arrays["features"], class_names=arrays.get("class_names"), **columns, **metadata)
@@ -474,7 +474,9 @@ def _features_from_table(array: np.ndarray, table: pa.Table) -> Features:
         class_names[labels] = columns["class_name"]
     stored = {name.decode(): value.decode() for name, value in (table.schema.metadata or {}).items()}
     metadata = {
-        name: stored[key] for name, of in _STORED_NAME_BY_TEXT_FIELD.items() if (key := _METADATA_PREFIX + of) in stored
+        name: stored[key]
+        for name, of in _STORED_NAME_BY_SINGLE_TEXT_FIELD.items()
+        if (key := _METADATA_PREFIX + of) in stored
     }
     return Features(
         array,

@@ -72,7 +72,7 @@ def atomic_write(path: Path, *, checksum: bool = False) -> Iterator[Path]:
         yield temporary
         if checksum:
             write_checksum(temporary, name=path.name)
-        _move_with_checksum(temporary, path)
+        _move_with_checksum_file(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
         checksum_path(temporary).unlink(missing_ok=True)
@@ -111,7 +111,7 @@ def stage_files(folder: Path) -> Iterator[Path]:
             if file.suffix != CHECKSUM_SUFFIX:  # moved with its file
                 target = folder / file.relative_to(temporary)
                 target.parent.mkdir(parents=True, exist_ok=True)
-                _move_with_checksum(file, target)
+                _move_with_checksum_file(file, target)
     finally:
         shutil.rmtree(temporary)
 
@@ -273,7 +273,7 @@ def check_checksum_if_present(path: Path) -> None:
         raise ValueError(f"its content does not match {checksum.name}")
 
 
-def _move_with_checksum(temporary: Path, path: Path) -> None:
+def _move_with_checksum_file(temporary: Path, path: Path) -> None:
     """Move a file and its checksum file, if any, to the final path."""
     _flush_to_disk(temporary)
     new_checksum, checksum = checksum_path(temporary), checksum_path(path)

@@ -274,7 +274,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             exaggerated = iteration <= 250  # as in the original implementation
             if iteration == 251 and isinstance(optimizer, _MomentumWithGains):
                 optimizer.use_late_learning_rate()
-                optimizer.restart_collapsed_points()
+                optimizer.restart_if_points_collapsed()
             embedding = embed()
             loss = (early if exaggerated else late)(embedding)
             value, size = loss.item(), embedding.detach().std().item()
@@ -414,7 +414,7 @@ class _MomentumWithGains(torch.optim.Optimizer):
             group |= {"lr": group["late_lr"], "momentum": 0.8}
 
     @torch.no_grad()
-    def restart_collapsed_points(self) -> None:
+    def restart_if_points_collapsed(self) -> None:
         """Restore the initial points if they collapsed.
 
         With a perplexity near the number of items all of them are neighbors, and exaggerated attraction draws them to

@@ -477,7 +477,7 @@ def ari_result(context: EvalContext) -> MetricResult:
     return intervals.MetricResult(values, intervals.bootstrap_means_limited_to_1)
 
 
-def _register_corruption_metric(kind: str, title: str, images: str, *requirements: Requirement) -> None:
+def _register_accuracy_under_corruption(kind: str, title: str, images_phrase: str, *requirements: Requirement) -> None:
     """Register the accuracy of the linear probe under one kind of corruption."""
 
     def accuracy(context: EvalContext, number: int) -> ItemValues:
@@ -485,7 +485,7 @@ def _register_corruption_metric(kind: str, title: str, images: str, *requirement
             context.fitted_probe, context.corrupted_features(kind, number), context.test_labels
         )
 
-    accuracy.__doc__ = f"Accuracy of the linear probe on {images}, with severity 1 to 5."
+    accuracy.__doc__ = f"Accuracy of the linear probe on {images_phrase}, with severity 1 to 5."
     all_requirements = (
         REQUIRES_LABELS,
         REQUIRES_TWO_CLASSES,
@@ -502,12 +502,12 @@ def _register_corruption_metric(kind: str, title: str, images: str, *requirement
     )
 
 
-_register_corruption_metric("noise", "Noise@{}", "test images with Gaussian noise")
-_register_corruption_metric("blur", "Blur@{}", "blurred test images")
-_register_corruption_metric("brightness", "Brightness@{}", "brightened test images")
-_register_corruption_metric("contrast", "Contrast@{}", "test images with reduced contrast")
-_register_corruption_metric("occlusion", "Occlusion@{}", "test images with a gray square at a random position")
-_register_corruption_metric(
+_register_accuracy_under_corruption("noise", "Noise@{}", "test images with Gaussian noise")
+_register_accuracy_under_corruption("blur", "Blur@{}", "blurred test images")
+_register_accuracy_under_corruption("brightness", "Brightness@{}", "brightened test images")
+_register_accuracy_under_corruption("contrast", "Contrast@{}", "test images with reduced contrast")
+_register_accuracy_under_corruption("occlusion", "Occlusion@{}", "test images with a gray square at a random position")
+_register_accuracy_under_corruption(
     "jpeg",
     "JPEG@{}",
     "test images after strong JPEG compression",

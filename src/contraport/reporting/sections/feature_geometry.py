@@ -58,7 +58,7 @@ def build_geometry_section(assets: PageAssets) -> Section | None:
     spectrum = sphere = None
     if with_spectrum := [run for run in assets.runs if "spectrum" in run.figure_arrays]:
         spectrum = _add_singular_value_plot(assets, with_spectrum)
-    if with_path := [run for run in assets.runs if len(_alignment_uniformity_by_stage(run)) > 1]:
+    if with_path := [run for run in assets.runs if len(_alignment_uniformity_by_encoder(run)) > 1]:
         sphere = _add_alignment_uniformity_plot(assets, with_path)
     if not heatmaps and spectrum is None and sphere is None:
         return None
@@ -115,7 +115,7 @@ def _add_alignment_uniformity_plot(assets: PageAssets, runs: Sequence[ReportedRu
     """Add a plot of alignment against uniformity, one path per run."""
     lines, last = [], []
     for run in runs:
-        path = _alignment_uniformity_by_stage(run)
+        path = _alignment_uniformity_by_encoder(run)
         y, x = zip(*path.values(), strict=True)
         marker = {
             "color": run.color,
@@ -133,8 +133,8 @@ def _add_alignment_uniformity_plot(assets: PageAssets, runs: Sequence[ReportedRu
     return assets.add_plot("sphere", figure, f"Alignment against uniformity. {'; '.join(last)}.")
 
 
-def _alignment_uniformity_by_stage(run: ReportedRun) -> dict[str, tuple[float, float]]:
-    """Return alignment and uniformity by stage, such as "untrained" and "epoch 5"."""
+def _alignment_uniformity_by_encoder(run: ReportedRun) -> dict[str, tuple[float, float]]:
+    """Return alignment and uniformity by encoder, such as "untrained" and "epoch 5"."""
     names = [row for _, row in list_epochs_with_row_names(run)] or [
         row for row in (*INITIAL_ENCODER_BASELINE_TITLES, "trained") if row in run.values_by_encoder
     ]
