@@ -328,21 +328,21 @@ def check_values(argument: str, values: Tensor, good: Tensor, expected: str) -> 
         check_all_values(argument, values, good, expected)
 
 
-def check_dense_and_not_meta(name: str, value: Tensor, target_device: torch.device) -> None:
+def check_dense_and_not_meta(argument: str, value: Tensor, target_device: torch.device) -> None:
     """Raise `UsageError` for a sparse tensor, or one without values (meta)."""
     if value.layout != torch.strided:
-        raise UsageError(f"{name}: must be a dense tensor, got {value.layout}; use to_dense().", kind="sparse")
+        raise UsageError(f"{argument}: must be a dense tensor, got {value.layout}; use to_dense().", kind="sparse")
     if value.device.type == "meta" and target_device.type != "meta":
-        raise UsageError(f"{name}: must have values, got a tensor on the device meta.", kind="device")
+        raise UsageError(f"{argument}: must have values, got a tensor on the device meta.", kind="device")
 
 
-def to_numeric_tensor(name: str, value: object, device: torch.device | None = None) -> Tensor:
+def to_numeric_tensor(argument: str, value: object, device: torch.device | None = None) -> Tensor:
     """Convert a tensor, an array or a list of numbers to a tensor."""
     if isinstance(value, Tensor):
-        check(not value.is_complex(), f"{name}: must be real numbers, got {value.dtype}.", "type")
-        check_dense_and_not_meta(name, value, device or torch.device("cpu"))
+        check(not value.is_complex(), f"{argument}: must be real numbers, got {value.dtype}.", "type")
+        check_dense_and_not_meta(argument, value, device or torch.device("cpu"))
         return value if device is None else value.to(device)
-    expected = f"{name}: must be a tensor, an array or a list of numbers, one entry per item"
+    expected = f"{argument}: must be a tensor, an array or a list of numbers, one entry per item"
     try:
         array = np.asarray(value)
     except ValueError as error:
@@ -388,10 +388,10 @@ def _to_common_dtype(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return tuple([view.to(dtype) for view in views])
 
 
-def _check_floating_on_device(name: str, value: Tensor, device: torch.device) -> None:
+def _check_floating_on_device(argument: str, value: Tensor, device: torch.device) -> None:
     """Raise `UsageError` unless embeddings are floats (16 bits or more) on `device`."""
     if not value.is_floating_point() or value.dtype.itemsize < 2:
-        message = f"{name}: must be floating-point embeddings of at least 16 bits, got {value.dtype}."
+        message = f"{argument}: must be floating-point embeddings of at least 16 bits, got {value.dtype}."
         raise UsageError(message, kind="type")
     if value.device != device:
-        raise UsageError(f"{name}: is on {value.device}, but z0 is on {device}.", kind="device")
+        raise UsageError(f"{argument}: is on {value.device}, but z0 is on {device}.", kind="device")

@@ -264,14 +264,14 @@ def sinkhorn_divergence(
     return across.value - (within[0].value + within[1].value) / 2 + across._temperature / 2 * difference
 
 
-def _log_masses_or_uniform(name: str, masses: Tensor | None, num_points: int, like: Tensor) -> Tensor:
+def _log_masses_or_uniform(argument: str, masses: Tensor | None, num_points: int, like: Tensor) -> Tensor:
     """Return the log masses of points, (num_points,), uniform by default."""
     if masses is None:
         masses = like.new_full((num_points,), 1 / num_points)
     good = isinstance(masses, Tensor) and masses.shape == (num_points,) and masses.is_floating_point()
     expected = f"a floating-point tensor of masses, ({num_points},)"
-    check(good, f"{name}: must be {expected}, got {type_and_shape(masses)}.", "shape")
-    check_values(name, masses, (masses > 0) & torch.isfinite(masses), "positive finite masses of all points")
+    check(good, f"{argument}: must be {expected}, got {type_and_shape(masses)}.", "shape")
+    check_values(argument, masses, (masses > 0) & torch.isfinite(masses), "positive finite masses of all points")
     return masses.to(like).log()
 
 

@@ -278,9 +278,9 @@ def _draw_mass_dots(ax: Axes, x: float, heights: Array, relative_masses: Array) 
     ax.scatter(places, heights, s=60 * relative_masses, color=GREY, linewidth=0, zorder=4)
 
 
-def _as_mass_matrix(name: str, values: Any) -> Array:
+def _as_mass_matrix(argument: str, values: Any) -> Array:
     """Convert a plan to a checked float64 array (N, M) of masses."""
-    mass = as_plot_array(name, values, 2)
-    check(bool((mass >= 0).all()), f"{name}: must be nonnegative, got {mass.min():.3g}.", "negative")
-    check(bool(mass.any()), f"{name}: must have some mass, got only zeros.", "empty")
+    mass = as_plot_array(argument, values, 2)
+    check(bool((mass >= 0).all()), f"{argument}: must be nonnegative, got {mass.min():.3g}.", "negative")
+    check(bool(mass.any()), f"{argument}: must have some mass, got only zeros.", "empty")
     return mass

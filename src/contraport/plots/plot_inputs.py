@@ -26,7 +26,7 @@ RunSource: TypeAlias = "Run | str | Path"
 """Run, or the path of its folder."""
 
 
-def as_plot_array(name: str, values: object, num_dimensions: int, *, finite: bool = True) -> Array:
+def as_plot_array(argument: str, values: object, num_dimensions: int, *, finite: bool = True) -> Array:
     """Convert a tensor, array or list to a checked float64 NumPy array.
 
     >>> as_plot_array("plan", [[1, 2]], 2)
@@ -35,27 +35,31 @@ def as_plot_array(name: str, values: object, num_dimensions: int, *, finite: boo
     try:
         raw = values.detach().cpu() if isinstance(values, Tensor) else np.asarray(values)
         is_complex = raw.is_complex() if isinstance(raw, Tensor) else np.iscomplexobj(raw)
-        check(not is_complex, f"{name}: must be real numbers, got {format_value(values)}.")
+        check(not is_complex, f"{argument}: must be real numbers, got {format_value(values)}.")
         result = raw.double().numpy() if isinstance(raw, Tensor) else raw.astype(float, copy=False)
     except UsageError:
         raise
     except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(f"{name}: must be numbers, got {type(values).__name__} ({error}).") from error
+        raise UsageError(f"{argument}: must be numbers, got {type(values).__name__} ({error}).") from error
     has_shape = result.ndim == num_dimensions and result.size > 0
     check(
-        has_shape, f"{name}: must have {num_dimensions} dimensions and not be empty, got shape {result.shape}.", "shape"
+        has_shape,
+        f"{argument}: must have {num_dimensions} dimensions and not be empty, got shape {result.shape}.",
+        "shape",
     )
     is_finite = not finite or bool((np.abs(result) <= MAX_SINGLE_PRECISION).all())
-    check(is_finite, f"{name}: must be finite numbers of single precision, got NaN, infinity or larger.", "not_finite")
+    check(
+        is_finite, f"{argument}: must be finite numbers of single precision, got NaN, infinity or larger.", "not_finite"
+    )
     return result
 
 
-def to_numpy(name: str, values: object) -> Array:
+def to_numpy(argument: str, values: object) -> Array:
     """Convert a tensor, array or list to NumPy, keeping the data type."""
     try:
         return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(f"{name}: must be an array, got {format_value(values)} ({error}).") from error
+        raise UsageError(f"{argument}: must be an array, got {format_value(values)} ({error}).") from error
 
 
 def labels_to_numpy(values: object, num_items: int) -> Array:

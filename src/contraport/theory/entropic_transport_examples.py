@@ -168,22 +168,24 @@ def _check_temperatures(temperatures: Sequence[float]) -> None:
         check_positive("temperatures", temperature)
 
 
-def _normalize_masses(name: str, masses: Tensor) -> Tensor:
+def _normalize_masses(argument: str, masses: Tensor) -> Tensor:
     """Return validated masses, (n,), in double precision with sum 1."""
     good = is_dense_real_tensor(masses) and masses.ndim == 1 and len(masses) > 0
-    check(good, f"{name}: must be a tensor (n,) of masses, got {type_and_shape(masses)}.", "shape")
-    check_all_values(name, masses, (masses > 0) & torch.isfinite(masses), "positive finite masses")
+    check(good, f"{argument}: must be a tensor (n,) of masses, got {type_and_shape(masses)}.", "shape")
+    check_all_values(argument, masses, (masses > 0) & torch.isfinite(masses), "positive finite masses")
     masses = masses.detach().double()
     return masses / masses.sum()
 
 
-def _resolve_position_column(name: str, positions: Tensor | None, masses: Tensor) -> Tensor:
+def _resolve_position_column(argument: str, positions: Tensor | None, masses: Tensor) -> Tensor:
     """Return validated positions as a column, (n, 1), evenly spaced for None."""
     if positions is None:
         return torch.linspace(0, 1, len(masses), dtype=torch.float64)[:, None]
     good = is_dense_real_tensor(positions) and positions.shape == masses.shape
-    check(good, f"{name}: must be a tensor of positions, ({len(masses)},), got {type_and_shape(positions)}.", "shape")
-    check_all_values(name, positions, torch.isfinite(positions), "finite positions")
+    check(
+        good, f"{argument}: must be a tensor of positions, ({len(masses)},), got {type_and_shape(positions)}.", "shape"
+    )
+    check_all_values(argument, positions, torch.isfinite(positions), "finite positions")
     return positions.detach().double()[:, None]
 
 
