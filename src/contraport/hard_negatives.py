@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport._utils.formatting import pluralize
-from contraport._utils.vector_search import ApproximateSearch, find_approximate_search
+from contraport._utils.vector_search import find_approximate_search
 from contraport.catalog.data_option_parsers import MiningRule
 from contraport.data.duplicate_groups import first_indices, number_by_first_occurrence
 from contraport.engine import normalize
@@ -146,8 +146,16 @@ def _search_negatives_with_scores(
     last = rule.resolve_range_max(most_positives)
     # More than the rule considers: positives are among the most similar, and are removed afterwards.
     count = min(last + most_positives, total)
-    is_large = len(queries) * total > MAX_EXACT_PAIRS and len(queries) > 1
-    search = _find_and_log_search(queries, columns, count) if is_large else None
+    search = None
+    if len(queries) * total > MAX_EXACT_PAIRS and len(queries) > 1:
+        generator = torch_generator("negatives.cells", len(queries), total)
+        search = find_approximate_search(
+            queries, columns, count, generator, min_recall=0.99, sample_size=RECALL_QUERIES
+        )
+    if search is not None:
+        message = "Compared %s first views with %s of %s candidates each: recall %.3f on %s of them."
+        sizes = [f"{number:,}" for number in (len(queries), search.min_compared, total, search.num_recall_queries)]
+        log.info(message, *sizes[:3], search.recall, sizes[3])
     block_size = max(1, MAX_BLOCK_SIMILARITIES // total) if search is None else CELL_SEARCH_BLOCK_QUERIES
     positions, scores = [], []
     for first in range(0, len(queries), block_size):
@@ -179,16 +187,3 @@ def _search_negatives_with_scores(
         scores.append(F.pad(similarity[:, : rule.k], (0, missing), value=torch.nan))
         positions.append(F.pad(column[:, : rule.k], (0, missing)))
     return torch.cat(positions), torch.cat(scores)
-
-
-def _find_and_log_search(queries: Tensor, columns: Tensor, count: int) -> ApproximateSearch | None:
-    """Build an approximate search, or return None if exact search is faster."""
-    generator = torch_generator("negatives.cells", len(queries), len(columns))
-    search = find_approximate_search(queries, columns, count, generator, min_recall=0.99, sample_size=RECALL_QUERIES)
-    if search is not None:
-        sizes = [
-            f"{number:,}" for number in (len(queries), search.min_compared, len(columns), search.num_recall_queries)
-        ]
-        message = "Compared %s first views with %s of %s candidates each: recall %.3f on %s of them."
-        log.info(message, *sizes[:3], search.recall, sizes[3])
-    return search
