@@ -55,14 +55,14 @@ def load_table(path: str, split: str, columns: Mapping[str, Any] | None = None, 
     return dataset_from_rows(rows, split, path=Path(path), columns=columns, **options)
 
 
-def read_table(path: str | Path, declared_roles: Mapping[str, Any] | None = None) -> pa.Table:
+def read_table(path: str | Path, csv_column_roles: Mapping[str, Any] | None = None) -> pa.Table:
     """Read the table in a file.
 
     Args:
         path: the file.
-        declared_roles: roles of its columns; see `infer_roles_from_values`. In `.csv`, where everything is text,
+        csv_column_roles: roles of its columns; see `infer_roles_from_values`. In `.csv`, where everything is text,
             columns of names (of classes, domains, sequences and rows) are texts unless all are integers in plain
-            notation: 007 is not 7.
+            notation: 007 is not 7. Other formats store the types.
 
     Raises:
         UsageError: the file is corrupt, or has no header line.
@@ -70,7 +70,7 @@ def read_table(path: str | Path, declared_roles: Mapping[str, Any] | None = None
     file = Path(path)
     with translate_read_errors(f"data: {path}", file.suffix):
         if file.suffix == ".csv":
-            table = _read_csv(file, declared_roles or {})
+            table = _read_csv(file, csv_column_roles or {})
         else:
             table = _read_json_lines(file) if file.suffix == ".jsonl" else _copy_parquet_to_memory_map(file)
         table.validate(full=True)  # Arrow itself follows corrupt offsets out of its memory
