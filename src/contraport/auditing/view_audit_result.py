@@ -26,8 +26,8 @@ from contraport.encoders import kind_from_shape
 from contraport.errors import check, is_integer
 from contraport.options import keep_deprecated_attributes
 
-ItemViewIndices = NDArray[np.int64]
-"""Rows of an item index and a view index, int64 ``(m, 2)``."""
+ItemViewIndexPairs = NDArray[np.int64]
+"""Pairs of an item index and a view index, int64 ``(m, 2)``."""
 
 
 def check_views_accept_nan(dataset: Dataset) -> None:
@@ -79,7 +79,7 @@ class ViewAudit:
         scores = right_view_log_odds(np.stack(ratios, axis=1), pairs, rates)
         return cls(dataset.name, names, scores, rates, dict(pair_audits), dataset.source_rows.numpy(), dataset.keys)
 
-    def flagged(self, *, count: int | None = None) -> ItemViewIndices:
+    def flagged(self, *, count: int | None = None) -> ItemViewIndexPairs:
         """Return the item and view of each suspect, int64 ``(m, 2)``, lowest first.
 
         Args:

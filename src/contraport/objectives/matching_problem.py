@@ -84,7 +84,7 @@ class MatchingProblem:
     temperature: float | Tensor | None
     weights_from_plan: WeightsFromPlan | None
 
-    def gather_across_processes(self, kernel: Kernel) -> MatchingProblem:
+    def gather_items_of_all_processes(self, kernel: Kernel) -> MatchingProblem:
         """Gather all processes' inputs, and return the problem of all items.
 
         Raises:
@@ -322,7 +322,7 @@ def _types_and_row_shapes_by_option(problem: MatchingProblem) -> dict[str, str]:
     sent = "" if dtype == view.dtype else f", sent in {dtype}"
     forms["views"] = f"{len(inputs.views)} views {describe_type_and_row_shape(view)}{different}{shared}{ring}{sent}"
     forms |= {
-        "target": problem.target.form_shared_across_processes,
+        "target": problem.target.description_equal_on_all_processes,
         "present": describe_type_and_row_shape(inputs.present),
     }
     forms["temperature"] = describe_type_and_row_shape(problem.temperature)

@@ -268,7 +268,7 @@ class Objective(Loss):
             # An error on this process must not leave the others waiting in a collective: it is reported, then raised.
             send_error_to_processes(views, error)
             raise
-        return problem.gather_across_processes(self.kernel)
+        return problem.gather_items_of_all_processes(self.kernel)
 
     def _check_no_unsupported_options(self, options: Mapping[str, CallOptionValue], reduction: str) -> None:
         """Raise `UsageError` for options that a divergence or penalty does not support."""

@@ -62,7 +62,7 @@ def compose_comparison_sentences(runs: Sequence[ReportedRun]) -> list[str]:
         if len(group) == 1:
             sentences += [_describe_baseline_comparison(metric, group[0]) for metric in headlines]
         else:
-            sentences += [_describe_best_run(metric, group) for metric in headlines]
+            sentences += [_describe_best_run_significance(metric, group) for metric in headlines]
             pairs = permutations(group, 2)
             if not all(one.find_stored_difference(other, m.key) for one, other in pairs for m in headlines):
                 command = f"contraport evaluate {' '.join(shlex.quote(run.path) for run in group)}"
@@ -105,8 +105,8 @@ def choose_verdict_metrics(runs: Sequence[ReportedRun]) -> list[Metric]:
     return [*chosen, *islice(in_all, 1)]
 
 
-def _describe_best_run(metric: Metric, runs: Sequence[ReportedRun]) -> str:
-    """Return a sentence on the best run and runs not significantly different."""
+def _describe_best_run_significance(metric: Metric, runs: Sequence[ReportedRun]) -> str:
+    """Return a sentence on whether the best run is significantly better than others."""
     ranked = sorted(
         runs, key=lambda run: run.metric_value(metric.key) or 0.0, reverse=metric.better_direction == "higher"
     )

@@ -23,7 +23,7 @@ from contraport.training.callbacks.checkpoints import (
     CheckpointWriter,
     StopRequest,
     TrainingStopped,
-    read_resume_position,
+    read_resume_position_or_zero,
     restore_last_checkpoint,
 )
 from contraport.training.callbacks.early_stopping import EarlyStopping, list_scheduled_metrics
@@ -103,7 +103,7 @@ def run_training_loop(
                         loop.run()
                     succeeded = True
                 except RestartFromLastCheckpoint:  # and check each step before it is taken
-                    check_every, start = 1, read_resume_position(run)
+                    check_every, start = 1, read_resume_position_or_zero(run)
                     with stop_all_on_error(), run.translate_write_errors():
                         if is_main_process():
                             drop_metrics_after(run, start)

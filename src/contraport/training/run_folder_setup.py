@@ -21,7 +21,7 @@ from contraport.errors import check, hint_on_error
 from contraport.options import merge_resumed_options
 from contraport.runs import RunFolder
 from contraport.runs.run import check_run_folder
-from contraport.training.callbacks.checkpoints import read_resume_position
+from contraport.training.callbacks.checkpoints import read_resume_position_or_zero
 from contraport.training.config import RECORDED_OPTIONS_BY_NAME, Settings
 from contraport.training.loop import Position
 
@@ -73,7 +73,7 @@ def reset_to_last_checkpoint(run: RunFolder, settings: Settings, digests: SplitD
     """
     with run.translate_write_errors():
         run.backup.undo_incomplete_or_delete_obsolete()
-    position, before = read_resume_position(run), run.find_split_digests()
+    position, before = read_resume_position_or_zero(run), run.find_split_digests()
     if digests is not None and before is None:
         log.warning("%s has no record of its items (version 0.1.0): they are not checked for changes", run.path)
         run.save_arrays(run.split_path, digests.to_arrays())

@@ -254,13 +254,13 @@ class Tsallis(Constraint):
             plan = solve_dense_tsallis(geometry, self.order, self.mass_constraint, log_a, log_b)
             return [plan, plan.T] if request.bidirectional else [plan]
         directions = [geometry, geometry.T] if request.bidirectional else [geometry]
-        return [self._solve_with_free_column_masses(direction) for direction in directions]
+        return [self._solve_for_row_or_total_mass(direction) for direction in directions]
 
     def build_entropic_limit(self) -> Constraint:
         """Build the limit at order 1, which is `Rows`, `Simplex` or `Balanced`."""
         return {"rows": Rows(), "simplex": Simplex(), "balanced": Balanced(1000, 1e-6)}[self.mass_constraint]
 
-    def _solve_with_free_column_masses(self, geometry: Geometry) -> TsallisPlan:
+    def _solve_for_row_or_total_mass(self, geometry: Geometry) -> TsallisPlan:
         """Return the plan with fixed row masses or fixed total mass."""
         n, has_potential_per_row = geometry.shape[0], self.mass_constraint == "rows"
         share = 1 / n if has_potential_per_row else 1.0

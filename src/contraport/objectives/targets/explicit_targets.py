@@ -68,7 +68,7 @@ class PairList(Target):
         return to_numeric_tensor("target", self.pairs).long()
 
     @property
-    def form_shared_across_processes(self) -> str:
+    def description_equal_on_all_processes(self) -> str:
         return "PairList" if self.shares is None else "PairList with shares"
 
     def check_inputs(self, inputs: CallInputs) -> None:

@@ -133,8 +133,8 @@ class Target(Component, ABC):
         return self
 
     @property
-    def form_shared_across_processes(self) -> str:
-        """Text form of the target, checked to be equal on all processes."""
+    def description_equal_on_all_processes(self) -> str:
+        """Description of the target, checked to be equal on all processes."""
         return type(self).__name__
 
     def check_inputs(self, inputs: CallInputs) -> None:

@@ -228,7 +228,7 @@ def format_unusable_checkpoint_remedy(run: RunFolder) -> str:
     return f"; {other}{anew or f'restart with {format_options(overwrite=True)}'}."
 
 
-def read_resume_position(run: RunFolder) -> Position:
+def read_resume_position_or_zero(run: RunFolder) -> Position:
     """Read the epoch and step to resume from, zero if no checkpoint exists.
 
     Raises:

@@ -105,8 +105,8 @@ class NegativeMiner(Callback):
         embedded = embed_views(model, dataset, module.views, loader_config, project=True, view_kind="unaugmented")
         ids = dataset.view_content_ids_if_repeated
         tables, num_found = [], 0
-        for view in range(self.layout.num_sets):
-            anchor = 0 if self.layout.num_sets == 1 else int(view == 0)
+        for view in range(self.layout.num_sets_per_item):
+            anchor = 0 if self.layout.num_sets_per_item == 1 else int(view == 0)
             numbers = [None if ids is None else ids[:, one] for one in (anchor, view)]
             mined = mine_hard_negatives(
                 embedded[anchor], embedded[view], self._spec.rule,

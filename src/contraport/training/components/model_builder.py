@@ -127,7 +127,7 @@ def build_model(
     model = Model(
         settings.encoder,
         views.unaugmented_shapes,
-        settings.projection_size,
+        settings.projection_size_or_zero,
         mean,
         std,
         settings.resolve_representation(len(views.unaugmented_shapes)),

@@ -171,13 +171,13 @@ class NetworkSettings(BaseOptions):
         message = f"freeze_epochs: cannot be combined with {self.freezing_cause}, got {self.freeze_epochs}."
         check(self.freeze_epochs == 0, message, "conflict")
         message = f"{self.freezing_cause}: requires a projection, since nothing else is trained; got a projection of 0."
-        check(self.projection_size > 0, message, "no_projection")
+        check(self.projection_size_or_zero > 0, message, "no_projection")
         # With weights by view, each encoder is checked once the views are known.
         is_frozen_with_weights = self.may_have_trained_weights or any(self._untrainable_encoder_mask)
         check(is_frozen_with_weights, f"freeze: {_WEIGHTS_REQUIRED_MESSAGE_END}", "untrained")
 
     @property
-    def projection_size(self) -> int:
+    def projection_size_or_zero(self) -> int:
         """Output size of the projection head, or 0 without one."""
         return 0 if self.projection_layers == 0 else self.projection
 

@@ -63,7 +63,7 @@ class Settings(
             reason = "it scores pairs by what the encoder learns"
             message = f"audit: cannot be combined with {self.freezing_cause}: {reason}."
             check(not self.freezes_some_encoder, message, "frozen")
-        if self.matryoshka is not None and self.projection_size > 0:
+        if self.matryoshka is not None and self.projection_size_or_zero > 0:
             # Only the compared embeddings are nested: the features before them are not.
             good = self.representation in (None, "projection")
             message = f"representation: must be projection with matryoshka and a projection, got {self.representation}."
@@ -75,7 +75,7 @@ class Settings(
 
     def resolve_representation(self, views: int) -> str:
         """Return `representation`, or its default for this number of views."""
-        if self.matryoshka is not None and self.projection_size > 0:
+        if self.matryoshka is not None and self.projection_size_or_zero > 0:
             return "projection"
         frozen_default = "both" if views == 1 else "projection"
         return self.representation or (frozen_default if self.freezes_all_encoders else "concatenate")

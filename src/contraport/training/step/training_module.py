@@ -39,23 +39,23 @@ class MinedBatchLayout(NamedTuple):
 
     Attributes:
         num_negatives_per_set: number of negatives of an item in a set.
-        num_sets: number of sets of negatives of an item: one for data of one stored view, else one per view.
+        num_sets_per_item: number of sets of negatives of an item: one for data of one stored view, else one per view.
     """
 
     num_negatives_per_set: int
-    num_sets: int
+    num_sets_per_item: int
 
     def split_mined_batch(self, batch: Batch) -> MinedBatchParts:
         """Separate the items of a batch from their mined negatives.
 
         >>> rows = torch.tensor([0, 5, 6, 1, 7, 8])
-        >>> parts = MinedBatchLayout(1, num_sets=2).split_mined_batch(Batch((rows, rows), None, None, rows))
+        >>> parts = MinedBatchLayout(1, num_sets_per_item=2).split_mined_batch(Batch((rows, rows), None, None, rows))
         >>> parts.items.ids.tolist(), [view.tolist() for view in parts.rows_to_embed.views]
         ([0, 1], [[0, 5, 1, 7], [0, 6, 1, 8]])
         >>> [ids.flatten().tolist() for ids in parts.negative_ids]
         [[5, 7], [6, 8]]
         """
-        period = 1 + self.num_sets * self.num_negatives_per_set
+        period = 1 + self.num_sets_per_item * self.num_negatives_per_set
         first: dict[str, Any] = {
             name: value[::period] for name, value in batch._asdict().items() if isinstance(value, Tensor)
         }
@@ -65,7 +65,7 @@ class MinedBatchLayout(NamedTuple):
             for start in range(0, period - 1, self.num_negatives_per_set)
         ]
         views = tuple(
-            values.unflatten(0, (-1, period))[:, columns_by_set[view % self.num_sets]].flatten(0, 1)
+            values.unflatten(0, (-1, period))[:, columns_by_set[view % self.num_sets_per_item]].flatten(0, 1)
             for view, values in enumerate(batch.views)
         )
         by_item = batch.ids.unflatten(0, (-1, period))
@@ -82,7 +82,7 @@ class MinedBatchLayout(NamedTuple):
             for name in ("input_views", "features", "queries", "key_projections")
         }
         negatives = tuple(
-            ExtraNegatives(keys.unflatten(0, (-1, period))[:, 1:], negative_ids[view % self.num_sets])
+            ExtraNegatives(keys.unflatten(0, (-1, period))[:, 1:], negative_ids[view % self.num_sets_per_item])
             for view, keys in enumerate(embedded.key_projections)
         )
         return embedded._replace(batch=items, mined_negatives=negatives, **parts)
