@@ -65,13 +65,6 @@ class BackwardArgs(NamedTuple):
     needs_grad: Sequence[bool]
 
 
-class OutputCounts(NamedTuple):
-    """Numbers of outputs and of differentiable outputs, which come first."""
-
-    total: int
-    differentiable: int
-
-
 @dataclass(frozen=True, eq=False)
 class Operation(ABC):
     """Base class of differentiable operations over all pairs.
@@ -88,8 +81,13 @@ class Operation(ABC):
 
     @property
     @abstractmethod
-    def output_counts(self) -> OutputCounts:
-        """Numbers of outputs of `forward`."""
+    def num_outputs(self) -> int:
+        """Number of outputs of `forward`."""
+
+    @property
+    @abstractmethod
+    def num_differentiable_outputs(self) -> int:
+        """Number of differentiable outputs, which come first."""
 
     @abstractmethod
     def forward(self, passes: PairPasses) -> list[Tensor]:
@@ -129,7 +127,7 @@ class OperationWithDenseForm(Operation, ABC):
         """Return the differentiable outputs, computed by the backend of the operation."""
         if self.backend_config.passes_class.uses_plain_autograd:
             return self.compute_outputs_densely()
-        return apply_operation(self)[: self.output_counts.differentiable]
+        return apply_operation(self)[: self.num_differentiable_outputs]
 
     def differentiable_backward(
         self, structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs
@@ -163,7 +161,7 @@ def _compute_outputs_and_saved_tensors(operation: Operation) -> list[Tensor]:
 def _run_backward(structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs) -> list[Tensor | None]:
     """Return the gradient of each input tensor, None where not needed."""
     operation: Operation = unflatten(structure, tensors)
-    count = operation.output_counts.total
+    count = operation.num_outputs
     # One tensor may be several inputs (rows that are also columns): gradients are added up by tensor.
     positions = {id(tensor): position for position, tensor in enumerate(tensors)}
     slots = [None if variable is None else positions[id(variable)] for variable in operation.differentiable_inputs()]
@@ -185,7 +183,7 @@ class _EagerOperation(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, operation: Operation, structure: TreeStructure, *tensors: Tensor) -> tuple[Tensor, ...]:
         outputs = _compute_outputs_and_saved_tensors(operation)
-        differentiable = operation.output_counts.differentiable
+        differentiable = operation.num_differentiable_outputs
         ctx.structure, ctx.sizes = structure, (len(tensors), differentiable)
         ctx.save_for_backward(*tensors, *outputs)
         ctx.mark_non_differentiable(*outputs[differentiable:])
@@ -287,7 +285,7 @@ def _needed_gradients_op(
     `present_grads` are the gradients of the outputs at `present_indices`; all others are zero.
     """
     operation: Operation = unflatten(_structures[structure], tensors)
-    grad_outputs: list[Tensor | None] = [None] * operation.output_counts.differentiable
+    grad_outputs: list[Tensor | None] = [None] * operation.num_differentiable_outputs
     for position, grad_output in zip(present_indices, present_grads, strict=True):
         grad_outputs[position] = grad_output
     gradients = _run_backward(_structures[structure], tensors, BackwardArgs(outputs, grad_outputs, needs_grad))
@@ -334,7 +332,7 @@ def _compiled_backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[None, 
     tensors, outputs = list(saved[: ctx.tensors]), list(saved[ctx.tensors :])
     operation: Operation = unflatten(_structures[ctx.structure], tensors)
     # An operator takes no list with None in it: absent gradients are left out, and positions of the others are passed.
-    differentiable = operation.output_counts.differentiable
+    differentiable = operation.num_differentiable_outputs
     present_indices = [position for position in range(differentiable) if grads[position] is not None]
     present_grads = [grad_output for position in present_indices if (grad_output := grads[position]) is not None]
     gradients = iter(

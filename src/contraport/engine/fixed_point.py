@@ -28,7 +28,7 @@ from torch import Tensor
 
 from contraport._utils.formatting import pluralize
 from contraport.engine.autograd_utilities import differentiable_gradients
-from contraport.engine.custom_op import BackwardArgs, Operation, OutputCounts
+from contraport.engine.custom_op import BackwardArgs, Operation
 from contraport.engine.half_steps import Relaxation, row_log_sum_exp
 from contraport.engine.masked_geometry import Geometry
 from contraport.engine.pair_passes import Axis, PairPasses, WeightTerm
@@ -54,8 +54,12 @@ class FixedPointOperation(Operation):
     max_iterations: int
 
     @property
-    def output_counts(self) -> OutputCounts:
-        return OutputCounts(5, 2)
+    def num_outputs(self) -> int:
+        return 5
+
+    @property
+    def num_differentiable_outputs(self) -> int:
+        return 2
 
     def forward(self, passes: PairPasses) -> list[Tensor]:
         (log_a, log_b), relaxation = self.log_marginals, self.relaxation

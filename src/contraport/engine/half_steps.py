@@ -25,7 +25,7 @@ from torch import Tensor
 
 from contraport.engine.autograd_utilities import autocast_disabled, differentiable_gradients, is_in_torch_func
 from contraport.engine.constant_tensor_cache import constant_vector
-from contraport.engine.custom_op import BackwardArgs, OperationWithDenseForm, OutputCounts
+from contraport.engine.custom_op import BackwardArgs, OperationWithDenseForm
 from contraport.engine.pair_passes import Axis, PairPasses, WeightTerm
 from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
@@ -317,9 +317,13 @@ class HalfStepsOperation(OperationWithDenseForm):
         return len(self.steps) * (bound + math.log(max(self.geometry.shape)) / 2) <= 2 * limit
 
     @property
-    def output_counts(self) -> OutputCounts:
+    def num_outputs(self) -> int:
         # The outputs are the potentials of all steps, then the log-sums of all steps.
-        return OutputCounts(2 * len(self.steps), len(self.steps))
+        return 2 * len(self.steps)
+
+    @property
+    def num_differentiable_outputs(self) -> int:
+        return len(self.steps)
 
     def forward(self, passes: PairPasses) -> list[Tensor]:
         potentials, log_sums = list(self.initial), []

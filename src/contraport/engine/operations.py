@@ -16,7 +16,7 @@ from torch import Tensor
 from contraport.engine.autograd_utilities import autocast_disabled, check_not_in_torch_func
 from contraport.engine.backends import choose_backend_config
 from contraport.engine.constant_tensor_cache import constant_vector
-from contraport.engine.custom_op import BackwardArgs, OperationWithDenseForm, OutputCounts, apply_operation
+from contraport.engine.custom_op import BackwardArgs, OperationWithDenseForm, apply_operation
 from contraport.engine.fixed_point import FixedPointOperation
 from contraport.engine.half_steps import HalfStepsOperation, HalfStepSpec, Relaxation, group_steps_by_pass
 from contraport.engine.masked_geometry import Geometry
@@ -122,8 +122,12 @@ class FixedPlanSimilarityRowSumsOperation(OperationWithDenseForm):
         return [(plan * self.geometry.log_kernel.with_link(None).dense()).sum(1)]
 
     @property
-    def output_counts(self) -> OutputCounts:
-        return OutputCounts(1, 1)
+    def num_outputs(self) -> int:
+        return 1
+
+    @property
+    def num_differentiable_outputs(self) -> int:
+        return 1
 
     def forward(self, passes: PairPasses) -> list[Tensor]:
         return [passes.plan_similarity_row_sums(self.f, self.g)]
