@@ -106,7 +106,7 @@ class Recorder(Callback):
         assert not loss.requires_grad
         self._note("backward", loop)
 
-    def before_step(self, loop: Loop) -> None:
+    def before_optimizer_step(self, loop: Loop) -> None:
         self._note("step", loop)
 
     def after_batch(self, loop: Loop) -> None:
@@ -140,7 +140,7 @@ def test_exception_is_passed_to_callbacks(data: Dataset) -> None:
     class Failing(Callback):
         error: BaseException | None = None
 
-        def before_step(self, loop: Loop) -> None:
+        def before_optimizer_step(self, loop: Loop) -> None:
             if loop.step == 2:
                 raise UsageError("enough")
 

@@ -180,7 +180,7 @@ class Loop:
         self.grad_norm = clip_gradients(parameters, self.gradient_clip)
         # The finite guard raises here, while the weights are still those that gave the loss.
         for callback in self.callbacks:
-            callback.before_step(self)
+            callback.before_optimizer_step(self)
         with record_function(_OPTIMIZER_SECTION):
             self.optimizer.step()
             self.optimizer.zero_grad()
@@ -213,7 +213,7 @@ class Callback:
     def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
         """Called after the backward pass of a batch, with the detached loss."""
 
-    def before_step(self, loop: Loop) -> None:
+    def before_optimizer_step(self, loop: Loop) -> None:
         """Called before the optimizer step, when the gradients are final."""
 
     def after_batch(self, loop: Loop) -> None:

@@ -39,7 +39,7 @@ class FiniteGuard(Callback):
     def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
         self._losses.append(loss)
 
-    def before_step(self, loop: Loop) -> None:
+    def before_optimizer_step(self, loop: Loop) -> None:
         tensors, self._losses = [*self._losses, loop.grad_norm], []
         *losses, norm = to_floats(tensors)
         if not all(map(math.isfinite, (*losses, norm))):
@@ -97,9 +97,9 @@ class FailedStepRecorder(FiniteGuard):
         if self._checks_before_update:
             self._batches.append(batch)
 
-    def before_step(self, loop: Loop) -> None:
+    def before_optimizer_step(self, loop: Loop) -> None:
         if self._checks_before_update:
-            super().before_step(loop)
+            super().before_optimizer_step(loop)
             self._batches = []
             return
         self._unread.append([*self._losses, loop.grad_norm])

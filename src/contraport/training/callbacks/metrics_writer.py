@@ -87,7 +87,7 @@ class MetricsWriter(Callback):
         # The value is not read here: reading from a GPU waits for all queued work.
         self._losses.append(loss)
 
-    def before_step(self, loop: Loop) -> None:
+    def before_optimizer_step(self, loop: Loop) -> None:
         """Record learning rate, temperature and plan mass before a logged step."""
         # The step changes learning rate, temperature and plan mass.
         self.session_steps += 1
