@@ -466,7 +466,7 @@ _DESCRIPTION_BY_TYPE = {
 """Words for a type in messages."""
 
 
-CommandGroup: TypeAlias = Literal["getting started", "train and evaluate", "use a trained encoder", "pairs"]
+CommandGroupName: TypeAlias = Literal["getting started", "train and evaluate", "use a trained encoder", "pairs"]
 """Heading of a command in `contraport --help`, in printed order."""
 
 TRAIN_AND_REPORT_EXTRAS = "train,report"
@@ -508,7 +508,7 @@ class Command(Generic[P]):
     failure_check_path: str = ""
     resolve_options: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
     required_extra: str = ""
-    group: CommandGroup | Literal[""] = ""
+    group: CommandGroupName | Literal[""] = ""
     short_help_options: tuple[str, ...] = ()
     docs_page: str = ""
     next_commands_path: str = ""

@@ -11,7 +11,7 @@ import pytest
 
 from contraport import __version__
 from contraport.cli.commands import BUILTIN_COMMANDS, get_command
-from contraport.options import CommandGroup
+from contraport.options import CommandGroupName
 from contraport.training.config import TRAIN_OPTIONS
 from tests import TIMEOUT
 
@@ -41,7 +41,7 @@ def test_rejects_unknown_command(command: Command) -> None:
 
 def test_help_has_groups_in_order(command: Command) -> None:
     headings = [line.removesuffix(":") for line in command("--help").out.splitlines() if line.endswith(":")]
-    assert tuple(headings[: len(get_args(CommandGroup))]) == get_args(CommandGroup)
+    assert tuple(headings[: len(get_args(CommandGroupName))]) == get_args(CommandGroupName)
 
 
 @pytest.mark.parametrize("verb", BUILTIN_COMMANDS)

@@ -43,9 +43,6 @@ _NPY_HEADER_READER_BY_VERSION = {
 }
 """Readers of the header of an `.npy` file, by the version of the format."""
 
-_SIGNED_NUMBER_PATTERN = re.compile(r"[+-](\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-](inf|nan)", re.IGNORECASE)
-"""Pattern of a signed number, which is not a spreadsheet formula."""
-
 
 log = logging.getLogger("contraport.data")
 
@@ -295,8 +292,10 @@ def _write_csv_rows(file: TextIO, heading: Iterable[str], rows: Iterable[Iterabl
 
 def _escape_formula(value: object) -> object:
     """Put an apostrophe before text that a spreadsheet would treat as a formula."""
-    may_be_formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
-    return f"'{value}" if may_be_formula and not _SIGNED_NUMBER_PATTERN.fullmatch(str(value)) else value
+    if not isinstance(value, str) or not value.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return value
+    is_signed_number = re.fullmatch(r"[+-](\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-](inf|nan)", value, re.IGNORECASE)
+    return value if is_signed_number else f"'{value}"
 
 
 def _reserve_disk_space(file: BinaryIO, start: int, size: int) -> None:

@@ -51,7 +51,7 @@ _UNUSED_OPTION_NAMES_BY_METHOD = {
 """Options that have no effect on each method."""
 
 
-def _check_view_selection(name: str, value: Any) -> None:
+def _check_several_distinct_views(name: str, value: Any) -> None:
     """Raise `UsageError` unless a value lists at least two distinct views."""
     good = matches_type(value, Sequence[int | str]) and len(value) != 1 and len(set(map(str, value))) == len(value)
     good = good and all(isinstance(view, str) or view >= 0 for view in value)
@@ -81,7 +81,7 @@ class AuditOptions(BaseOptions):
         (),
         "Views to audit: names (columns of a table, `view0` of an .npz) or numbers from 0. With three or more, each "
         "pair of views is audited, and for each item the view that does not belong is named; default: all views.",
-        check=_check_view_selection,
+        check=_check_several_distinct_views,
         deprecated_name="views",
     )
     columns: dict[str, Any] | None = option(

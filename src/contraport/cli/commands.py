@@ -29,7 +29,7 @@ from contraport.errors import (
     translate_import_errors,
     unknown_name_error,
 )
-from contraport.options import TRAIN_AND_REPORT_EXTRAS, Command, CommandGroup, Option
+from contraport.options import TRAIN_AND_REPORT_EXTRAS, Command, CommandGroupName, Option
 
 ENTRY_POINT_GROUP = "contraport.commands"
 """Name of the entry point group by which other packages add commands; each entry point locates a `Command`."""
@@ -57,7 +57,7 @@ def summaries_by_group() -> dict[str, dict[str, str]]:
     """
     groups = {
         heading: {name: command.summary for name, command in BUILTIN_COMMANDS.items() if command.group == heading}
-        for heading in get_args(CommandGroup)
+        for heading in get_args(CommandGroupName)
     }
     foreign = {name: f"(of the package {_package_name(point)})" for name, point in _plugins_by_name().items()}
     return groups | ({"of other packages": foreign} if foreign else {})

@@ -39,7 +39,7 @@ from contraport.comparison.statistics_and_verdicts import (
     build_table_entries,
     compute_epoch_means,
     judge_claims,
-    list_differences_without_seed_variance,
+    list_differences_of_unknown_seed_variance,
 )
 from contraport.comparison.tuning import (
     build_cell_from_trial,
@@ -494,7 +494,7 @@ def _compose_notes(grid: Grid, results: JobAndResultByRowColumnSeed, missing: in
             f"The intervals of all {comparisons} differences of a table hold at once (Bonferroni), over seeds and test "
             "items. The variance between seeds is moderated by the whole table, as few seeds say little (Smyth, 2004)."
         )
-    if most_seeds > 1 and (single := list_differences_without_seed_variance(grid, results)):
+    if most_seeds > 1 and (single := list_differences_of_unknown_seed_variance(grid, results)):
         notes.append(f"Only one seed for {join_names(single)}: the interval covers other test items, not other seeds.")
     if missing:
         notes.append(

@@ -211,8 +211,8 @@ def _collect_cell_values(
     return CellValues(tuple(by_seed), values, np.stack(arrays) if is_complete else None)
 
 
-def list_differences_without_seed_variance(grid: Grid, results: JobAndResultByRowColumnSeed) -> list[str]:
-    """Name differences without an estimated seed variance, each as "row on column".
+def list_differences_of_unknown_seed_variance(grid: Grid, results: JobAndResultByRowColumnSeed) -> list[str]:
+    """Name differences whose seed variance is unknown, each as "row on column".
 
     The list is empty if the table is large enough for a prior of the variance between seeds.
     """

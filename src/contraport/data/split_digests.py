@@ -103,8 +103,8 @@ class SplitDigests:
         """Return the digests as named arrays, to be saved."""
         return {"train": self.train_digests, "test": self.test_digests, "fingerprint": np.array(self.fingerprint)}
 
-    def trained_item_mask(self, dataset: Dataset) -> Tensor:
-        """Return the mask ``(n,)`` of items that share content with training items."""
+    def has_training_view_mask(self, dataset: Dataset) -> Tensor:
+        """Return a mask of the items that share a view with training items, ``(n,)``."""
         return _any_view_match_mask(dataset, self.train_digests)
 
     def matches_splits(self, train: Dataset, test: Dataset) -> bool:

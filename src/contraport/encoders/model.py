@@ -31,7 +31,7 @@ from contraport.encoders.tower import (
     BOTH_REPRESENTATION,
     CONCATENATED_REPRESENTATION,
     PROJECTION_REPRESENTATION,
-    FeaturesProjectionOrBoth,
+    RepresentationName,
     Tower,
 )
 from contraport.encoders.transformers_text_encoder import TransformersTextEncoder
@@ -156,7 +156,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
             view = resolve_view_index("representation", representation, self.view_names, self.shapes, others=parts)
             self.representation_views = (view,)
         part = representation if representation in parts else CONCATENATED_REPRESENTATION
-        self.representation_part = cast(FeaturesProjectionOrBoth, part)
+        self.representation_part = cast(RepresentationName, part)
         message = f"representation: {representation!r} requires projection >= 1, got {projection}."
         check(projection > 0 or self.representation_part == CONCATENATED_REPRESENTATION, message, "no_projection")
         self.low_resolution = low_resolution
@@ -381,7 +381,7 @@ class FeatureExtractor(nn.Module):
 
 
 def _encode_and_concat(
-    towers: Iterable[nn.Module], views: Sequence[Tensor], part: FeaturesProjectionOrBoth, dims_per_view: int | None
+    towers: Iterable[nn.Module], views: Sequence[Tensor], part: RepresentationName, dims_per_view: int | None
 ) -> Tensor:
     """Return the concatenated representations of all views, each cut to `dims_per_view`."""
     features = [(cast(Tower, tower), tower(view)) for tower, view in zip(towers, views, strict=True)]

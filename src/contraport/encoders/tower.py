@@ -19,7 +19,7 @@ CONCATENATED_REPRESENTATION: Final = "concatenate"  # option `representation`: t
 PROJECTION_REPRESENTATION: Final = "projection"  # the output of the projector
 BOTH_REPRESENTATION: Final = "both"  # both, each normalized
 
-FeaturesProjectionOrBoth: TypeAlias = Literal["concatenate", "projection", "both"]
+RepresentationName: TypeAlias = Literal["concatenate", "projection", "both"]
 """Part of a tower's output that is the representation of its view, one of the three names above."""
 
 
@@ -87,13 +87,13 @@ class Tower(nn.Module):
             items = items / 255.0
         return (items - self.mean) / self.std
 
-    def representation_size(self, part: FeaturesProjectionOrBoth) -> int:
+    def representation_size(self, part: RepresentationName) -> int:
         """Return the length of the features, the projection or both."""
         projected = self.projection_width
         sizes = {PROJECTION_REPRESENTATION: projected, BOTH_REPRESENTATION: self.num_features + projected}
         return sizes.get(part, self.num_features)
 
-    def to_representation(self, features: Tensor, part: FeaturesProjectionOrBoth) -> Tensor:
+    def to_representation(self, features: Tensor, part: RepresentationName) -> Tensor:
         """Return features, projection, or both normalized and concatenated."""
         if part == PROJECTION_REPRESENTATION:
             projected: Tensor = self.projector(features)

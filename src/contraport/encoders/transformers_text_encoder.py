@@ -314,7 +314,7 @@ def _get_max_positions(network: nn.Module) -> int:
 
 def _read_pooling(source: str, transformers: ModuleType) -> str:
     """Return a sentence-transformers model's pooling, by default the mean."""
-    config = _read_json_or_empty(file := _find_model_file(source, _POOLING_FILE, transformers), dict)
+    config = _read_json_of_kind_or_empty(file := _find_model_file(source, _POOLING_FILE, transformers), dict)
     old_modes = [mode for key, mode in _MODE_BY_OLD_POOLING_KEY.items() if config.get(key)]
     stated = config.get(_POOLING_KEY) or old_modes or ["mean"]
     modes = stated if isinstance(stated, list) else [stated]
@@ -331,7 +331,9 @@ def _read_pooling(source: str, transformers: ModuleType) -> str:
 
 def _find_max_tokens(source: str, tokenizer: Any, transformers: ModuleType, is_sentence_model: bool) -> int | None:
     """Return the maximum number of tokens that a model specifies, or None."""
-    length = _read_json_or_empty(_find_model_file(source, _MAX_TOKENS_FILE, transformers), dict).get("max_seq_length")
+    length = _read_json_of_kind_or_empty(_find_model_file(source, _MAX_TOKENS_FILE, transformers), dict).get(
+        "max_seq_length"
+    )
     if length is None and is_sentence_model:
         length = tokenizer.model_max_length
     return length if isinstance(length, int) and 0 < length < _MIN_UNLIMITED_TOKENS else None
@@ -339,7 +341,7 @@ def _find_max_tokens(source: str, tokenizer: Any, transformers: ModuleType, is_s
 
 def _warn_about_dropped_modules(source: str, modules_file: Path | None) -> None:
     """Warn about sentence-transformers modules whose weights the encoder does not use."""
-    modules = [module for module in _read_json_or_empty(modules_file, list) if isinstance(module, dict)]
+    modules = [module for module in _read_json_of_kind_or_empty(modules_file, list) if isinstance(module, dict)]
     kinds = [str(module.get("type")).rpartition(".")[2] for module in modules]
     weightless = ("Transformer", "Pooling", "Normalize", "Dropout")  # they add no weights to the transformer
     if dropped := [kind for kind in kinds if kind not in weightless]:
@@ -347,8 +349,8 @@ def _warn_about_dropped_modules(source: str, modules_file: Path | None) -> None:
         _log.warning(message, source, ", ".join(dropped))
 
 
-def _read_json_or_empty(file: Path | None, kind: type[JsonValueT]) -> JsonValueT:
-    """Read a dict or list from a JSON file, empty if missing."""
+def _read_json_of_kind_or_empty(file: Path | None, kind: type[JsonValueT]) -> JsonValueT:
+    """Read a JSON file, empty if it is missing or of another kind."""
     if file is None:
         return kind()
     try:

@@ -52,7 +52,7 @@ class InitialTemperature(float):
 TemperatureLike: TypeAlias = float | Tensor | Literal["learn"]
 """Temperature argument of a kernel: a number, a tensor that the caller owns, or ``"learn"``."""
 
-NegativeCostFromUnit: TypeAlias = Callable[[float | Tensor], LogKernel]
+LogKernelFromUnit: TypeAlias = Callable[[float | Tensor], LogKernel]
 """Function of a unit u that returns the negative cost in this unit, T = -cost / u, as a log-kernel without a link."""
 
 
@@ -220,7 +220,7 @@ class Kernel(nn.Module, ABC):
         return MatrixLogKernel(matrix, temperature=temperature, cost_unit=cost_unit)
 
     @abstractmethod
-    def log_kernel(self, negative_cost_in_units: NegativeCostFromUnit, temperature: float | Tensor) -> LogKernel:
+    def log_kernel(self, negative_cost_in_units: LogKernelFromUnit, temperature: float | Tensor) -> LogKernel:
         """Build the log-kernel from a function that computes negative costs.
 
         Args:
@@ -366,7 +366,7 @@ class Gibbs(Kernel):
         check(power == 1 or cost in _DISTANCE_COSTS, message, "conflict")
         self.power = power
 
-    def log_kernel(self, negative_cost_in_units: NegativeCostFromUnit, temperature: float | Tensor) -> LogKernel:
+    def log_kernel(self, negative_cost_in_units: LogKernelFromUnit, temperature: float | Tensor) -> LogKernel:
         if self.power == 1:
             return negative_cost_in_units(temperature)
         # C^p / temperature = (C / temperature^(1/p))^p
@@ -410,7 +410,7 @@ class RationalQuadratic(Kernel):
         check_nonnegative("power", power)
         self.power = power
 
-    def log_kernel(self, negative_cost_in_units: NegativeCostFromUnit, temperature: float | Tensor) -> LogKernel:
+    def log_kernel(self, negative_cost_in_units: LogKernelFromUnit, temperature: float | Tensor) -> LogKernel:
         return negative_cost_in_units(temperature).with_link(PolynomialTailLink(self.power))
 
     def __repr__(self) -> str:
@@ -445,7 +445,7 @@ class StudentT(Kernel):
         check_positive("df", df)
         self.df = df
 
-    def log_kernel(self, negative_cost_in_units: NegativeCostFromUnit, temperature: float | Tensor) -> LogKernel:
+    def log_kernel(self, negative_cost_in_units: LogKernelFromUnit, temperature: float | Tensor) -> LogKernel:
         return negative_cost_in_units(temperature * self.df).with_link(PolynomialTailLink((self.df + 1) / 2))
 
     def __repr__(self) -> str:

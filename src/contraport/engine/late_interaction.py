@@ -36,7 +36,7 @@ from contraport.engine.autograd_utilities import (
 )
 from contraport.engine.kernels import (
     Kernel,
-    NegativeCostFromUnit,
+    LogKernelFromUnit,
     TemperatureLike,
     normalize,
     normalized_rows_and_divisors,
@@ -132,7 +132,7 @@ class LateInteraction(Kernel):
         row, column = (1.0 if price == math.inf else price and price / (price + tau) for price in prices)
         self._matching = SetMatching(tau, row, column, steps, reduction == "mean")
 
-    def log_kernel(self, negative_cost_in_units: NegativeCostFromUnit, temperature: float | Tensor) -> LogKernel:
+    def log_kernel(self, negative_cost_in_units: LogKernelFromUnit, temperature: float | Tensor) -> LogKernel:
         return negative_cost_in_units(temperature)
 
     def similarities(self, x: Tensor, y: Tensor) -> Tensor:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-SPECTRUM_FLOOR_RATIO = 1e-7  # singular values below this ratio to the largest are rounding errors and are not drawn
+MIN_DRAWN_SINGULAR_VALUE_RATIO = 1e-7  # singular values below this ratio to the largest are rounding errors
 MAX_NAMED_CLASSES = 24  # maximum number of classes whose names are written on the map
 
 
@@ -122,7 +122,7 @@ def spectrum(
         label = f"{name}: effective rank {rank:.1f}" if name else f"effective rank {rank:.1f}"
         ax.semilogy(
             range(1, len(values) + 1),
-            ratios.where(ratios >= SPECTRUM_FLOOR_RATIO, torch.nan).numpy(),
+            ratios.where(ratios >= MIN_DRAWN_SINGULAR_VALUE_RATIO, torch.nan).numpy(),
             color=SERIES_COLORS[position % len(SERIES_COLORS)],
             linestyle=LINE_STYLES[position % len(LINE_STYLES)],
             label=legend_label(label),

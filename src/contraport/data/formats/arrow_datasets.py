@@ -267,7 +267,7 @@ def dataset_from_rows(
         _build_view(part, names, folder, table_name, may_be_texts=names[0] not in roles.possible_file_columns)
         for part, names in zip(view_rows, views_of_columns, strict=True)
     ]
-    files = _find_image_paths_or_row_numbers(views, present, source_rows, table_name)
+    files = _find_image_path_or_number_per_row(views, present, source_rows, table_name)
     message = f"columns: {table_name}: keys: must not be given, as image files are named by their paths."
     check(files is None or (columns or {}).get("keys") is None, message, "conflict")
     items = ItemMetadata(
@@ -326,10 +326,10 @@ def infer_roles_from_values(rows: TableRows, declared_roles: Mapping[str, Any] |
     raise UsageError(message, kind="ambiguous_columns")
 
 
-def _find_image_paths_or_row_numbers(
+def _find_image_path_or_number_per_row(
     views: Sequence[UndecodedItemsOrStore], present: np.ndarray | None, source_rows: Positions, table_name: str
 ) -> Sequence[str] | None:
-    """Return the path of each row's first image, else its row number."""
+    """Return each row's first image path or number, None without image files."""
     of_files = [(number, view.files) for number, view in enumerate(views) if isinstance(view, ImageFiles)]
     if not of_files or present is None:
         return of_files[0][1] if of_files else None

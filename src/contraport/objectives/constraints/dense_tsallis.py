@@ -24,7 +24,7 @@ _TEMPERATURE_COOLING_FACTOR = 4.0
 class DenseTsallisPlan(DensePlan):
     """Tsallis plan held as a matrix, differentiable in costs and marginals."""
 
-    has_potential_per_row: bool = False
+    has_separate_row_potentials: bool = False
 
     def quadratic_conjugate(self) -> Tensor:
         """Return the quadratic regularizer's conjugate, max <logits, P> - |P|^2 / 2.

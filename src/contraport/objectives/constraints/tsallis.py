@@ -52,9 +52,9 @@ class TsallisPlan(Plan):
     potential: Tensor
 
     @property
-    def has_potential_per_row(self) -> bool:
+    def has_separate_row_potentials(self) -> bool:
         """True if each row has its own potential, False if all share one."""
-        return self.problem.has_potential_per_row
+        return self.problem.has_separate_row_potentials
 
     def quadratic_conjugate(self) -> Tensor:
         """Return the convex conjugate of the quadratic regularizer, (N,) or a scalar.
@@ -64,7 +64,7 @@ class TsallisPlan(Plan):
         """
         row_values = self.problem.log_row_sums(self.potential, 2).exp() / 2
         threshold = self.potential - self.problem.potential_minus_threshold
-        return row_values + threshold if self.has_potential_per_row else row_values.sum() + threshold[0]
+        return row_values + threshold if self.has_separate_row_potentials else row_values.sum() + threshold[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,19 +81,19 @@ class TsallisProblem(HostLoop):
     Attributes:
         logit_geometry: Geometry of the logits theta of the compared pairs, (N, M).
         order: Order of the Tsallis entropy, at most 2 and not 1.
-        has_potential_per_row: Whether each row has mass 1, with its own potential; otherwise all rows share one, and
-            all pairs have mass 1.
+        has_separate_row_potentials: Whether each row has mass 1, with its own potential; otherwise all rows share one,
+            and all pairs have mass 1.
     """
 
     logit_geometry: Geometry
     order: float
-    has_potential_per_row: bool
+    has_separate_row_potentials: bool
 
     @property
     def num_pairs_per_potential(self) -> int:
         """Number of pairs that share one potential and have total mass 1."""
         n, m = self.logit_geometry.shape
-        return m if self.has_potential_per_row else n * m
+        return m if self.has_separate_row_potentials else n * m
 
     @property
     def exponent(self) -> float:
@@ -184,7 +184,7 @@ class TsallisProblem(HostLoop):
 
     def _sum_rows_sharing_potential(self, log_row_sums: Tensor) -> Tensor:
         """Return log sums over the rows that share a row's potential, (N,)."""
-        return log_row_sums if self.has_potential_per_row else log_row_sums.logsumexp(0).expand_as(log_row_sums)
+        return log_row_sums if self.has_separate_row_potentials else log_row_sums.logsumexp(0).expand_as(log_row_sums)
 
 
 @accept_deprecated_keywords(over="mass_constraint", conditional="regularizes_row_shares")
@@ -262,10 +262,10 @@ class Tsallis(Constraint):
 
     def _solve_for_row_or_total_mass(self, geometry: Geometry) -> TsallisPlan:
         """Return the plan with fixed row masses or fixed total mass."""
-        n, has_potential_per_row = geometry.shape[0], self.mass_constraint == "rows"
-        share = 1 / n if has_potential_per_row else 1.0
+        n, has_separate_row_potentials = geometry.shape[0], self.mass_constraint == "rows"
+        share = 1 / n if has_separate_row_potentials else 1.0
         logits = geometry.with_link(None, factor=1.0 if self.regularizes_row_shares else share ** (1 - self.order))
-        problem, like = TsallisProblem(logits, self.order, has_potential_per_row), logits.log_kernel.inputs[0]
+        problem, like = TsallisProblem(logits, self.order, has_separate_row_potentials), logits.log_kernel.inputs[0]
         # The thresholds are of the size of count^(1 - order), which must not overflow.
         count, limit = problem.num_pairs_per_potential, 0.9 * math.log(torch.finfo(like.dtype).max)
         minimum, name = 1 - limit / math.log(max(count, 2)), str(like.dtype).removeprefix("torch.")
@@ -283,7 +283,7 @@ class Tsallis(Constraint):
             geometry=problem.build_geometry(potential, problem.exponent),
             row_potential=(log_constant - log_total.detach()).masked_fill(empty, log_constant),
             column_potential=None,
-            cached_log_row_mass=like.new_full((n,), math.log(share)) if has_potential_per_row else None,
+            cached_log_row_mass=like.new_full((n,), math.log(share)) if has_separate_row_potentials else None,
             cost_geometry=geometry,
             problem=problem,
             potential=potential,

@@ -11,7 +11,7 @@ import torch
 
 from contraport.metrics.embedding_geometry import effective_rank_from_spectrum
 from contraport.metrics.registry import INITIAL_ENCODER_BASELINE_TITLES
-from contraport.plots.feature_plots import MAX_NAMED_CLASSES, SPECTRUM_FLOOR_RATIO
+from contraport.plots.feature_plots import MAX_NAMED_CLASSES, MIN_DRAWN_SINGULAR_VALUE_RATIO
 from contraport.reporting.html_page_parts import PageAssets, PlotElement, Section
 from contraport.reporting.plotly_figures import (
     CURVE_HEIGHT_PIXELS,
@@ -98,7 +98,7 @@ def _add_singular_value_plot(assets: PageAssets, runs: Sequence[ReportedRun]) ->
     for run in runs:
         values = run.figure_arrays["spectrum"].astype(float)
         ratios = values / (values[0] or 1)
-        ratios = ratios[ratios > SPECTRUM_FLOOR_RATIO]
+        ratios = ratios[ratios > MIN_DRAWN_SINGULAR_VALUE_RATIO]
         hover = "%{y:.2e}<extra>%{fullData.name}</extra>"
         lines.append(build_line_trace(run, range(1, len(ratios) + 1), ratios.tolist(), hovertemplate=hover))
         ranks.append(
