@@ -114,11 +114,11 @@ class FixedPlanSimilarityRowSumsOperation(OperationWithDenseForm):
     sign and unit; see `fixed_plan_row_costs`.
     """
 
-    f: Tensor
-    g: Tensor
+    row_potential: Tensor
+    column_potential: Tensor
 
     def compute_outputs_densely(self) -> list[Tensor]:
-        plan = torch.exp(self.geometry.dense() + self.f[:, None] + self.g).detach()
+        plan = torch.exp(self.geometry.dense() + self.row_potential[:, None] + self.column_potential).detach()
         return [(plan * self.geometry.log_kernel.with_link(None).dense()).sum(1)]
 
     @property
@@ -130,10 +130,10 @@ class FixedPlanSimilarityRowSumsOperation(OperationWithDenseForm):
         return 1
 
     def forward(self, passes: PairPasses) -> list[Tensor]:
-        return [passes.plan_similarity_row_sums(self.f, self.g)]
+        return [passes.plan_similarity_row_sums(self.row_potential, self.column_potential)]
 
     def allocate_outputs(self) -> list[Tensor]:
-        return [self.f.new_empty(self.f.shape)]
+        return [self.row_potential.new_empty(self.row_potential.shape)]
 
     def differentiable_inputs(self) -> tuple[Tensor | None, ...]:
         return self.geometry.log_kernel.inputs
@@ -142,7 +142,11 @@ class FixedPlanSimilarityRowSumsOperation(OperationWithDenseForm):
         (cotangent,) = args.grad_outputs
         if cotangent is None:
             return [None] * len(args.needs_grad)
-        return passes.input_grads([WeightTerm(self.f, self.g, "rows", cotangent)], args.needs_grad, without_link=True)
+        return passes.input_grads(
+            [WeightTerm(self.row_potential, self.column_potential, "rows", cotangent)],
+            args.needs_grad,
+            without_link=True,
+        )
 
 
 def fixed_plan_row_costs(geometry: Geometry, f: Tensor, g: Tensor) -> Tensor:

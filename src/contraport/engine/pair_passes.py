@@ -127,10 +127,11 @@ class PairPasses(ABC):
         """
 
     @abstractmethod
-    def plan_similarity_row_sums(self, f: Tensor, g: Tensor) -> Tensor:
+    def plan_similarity_row_sums(self, row_potential: Tensor, column_potential: Tensor) -> Tensor:
         """Return the row sums, (N,), of the plan times the similarities.
 
-        They are sum_j P_ij T_ij, in one pass. The plan is P_ij = exp(S_ij + f_i + g_j), and T is S without its link.
+        They are sum_j P_ij T_ij, in one pass. The plan is P_ij = exp(S_ij + f_i + g_j) with the potentials f and g, and
+        T is S without its link.
         """
 
     def _reduce_and_scale_gradients(self, gradients: list[Tensor | None]) -> list[Tensor | None]:

@@ -370,8 +370,8 @@ class RingPairPasses(PairPasses):
                     gradients[k] = total
         return self._reduce_and_scale_gradients(gradients)
 
-    def plan_similarity_row_sums(self, f: Tensor, g: Tensor) -> Tensor:
-        f, g = self.rows.to_owner_order(f), self.columns.to_owner_order(g)
+    def plan_similarity_row_sums(self, row_potential: Tensor, column_potential: Tensor) -> Tensor:
+        f, g = self.rows.to_owner_order(row_potential), self.columns.to_owner_order(column_potential)
         sums = torch.zeros_like(f)
         for visit, passes in self._iter_visits_with_passes():
             sums[visit.rows] += passes.plan_similarity_row_sums(f[visit.rows], g[visit.columns])

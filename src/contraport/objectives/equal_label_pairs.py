@@ -103,12 +103,12 @@ class PairSet:
     The first matrix has sign 1.
     """
 
-    equalities: tuple[SignedLabelEquality, ...]
+    summands: tuple[SignedLabelEquality, ...]
 
     @property
     def shape(self) -> tuple[int, int]:
         """Number of rows and number of columns, (N, M)."""
-        return len(self.equalities[0].rows), len(self.equalities[0].columns)
+        return len(self.summands[0].rows), len(self.summands[0].columns)
 
     @classmethod
     def all_pairs(
@@ -139,27 +139,25 @@ class PairSet:
         return cls((SignedLabelEquality(1, rows, rows if labels[0] is labels[1] else labels[1].long()[:, None]),))
 
     def __and__(self, other: PairSet) -> PairSet:
-        return PairSet(tuple(a & b for a in self.equalities for b in other.equalities))
+        return PairSet(tuple(a & b for a in self.summands for b in other.summands))
 
     def without(self, other: PairSet) -> PairSet:
         """Return the pairs of this set that are not in the other."""
         both = self & other
-        return PairSet(
-            self.equalities + tuple(SignedLabelEquality(-e.sign, e.rows, e.columns) for e in both.equalities)
-        )
+        return PairSet(self.summands + tuple(SignedLabelEquality(-e.sign, e.rows, e.columns) for e in both.summands))
 
     def take_rows(self, rows: slice) -> PairSet:
         """Return the pair set restricted to some of its rows."""
-        return PairSet(tuple(SignedLabelEquality(e.sign, e.rows[rows], e.columns) for e in self.equalities))
+        return PairSet(tuple(SignedLabelEquality(e.sign, e.rows[rows], e.columns) for e in self.summands))
 
     def take_rows_and_columns(self, rows: Indices, columns: Indices) -> PairSet:
         """Return the pair set restricted to some of its rows and columns."""
-        return PairSet(tuple(SignedLabelEquality(e.sign, e.rows[rows], e.columns[columns]) for e in self.equalities))
+        return PairSet(tuple(SignedLabelEquality(e.sign, e.rows[rows], e.columns[columns]) for e in self.summands))
 
     def apply(self, y: Tensor) -> Tensor:
         """Multiply the set's 0/1 matrix by y, (M, ...), giving (N, ...)."""
         total: Tensor | None = None
-        for equality in self.equalities:
+        for equality in self.summands:
             # Sums by group, then one look-up per row: O((N + M) d) in place of a product with an (N, M) matrix.
             rows, columns, count = equality.group_indices_and_bound
             sums = y.new_zeros(count, *y.shape[1:]).index_add(0, columns, y)[rows]
@@ -169,7 +167,7 @@ class PairSet:
 
     def row_mass(self) -> Tensor:
         """Return the number of pairs in each row as integers, (N,)."""
-        return self.apply(torch.ones(self.shape[1], dtype=torch.long, device=self.equalities[0].rows.device))
+        return self.apply(torch.ones(self.shape[1], dtype=torch.long, device=self.summands[0].rows.device))
 
     def row_counts(self, dtype: torch.dtype) -> Tensor:
         """Return the number of pairs in each row, (N,), as `dtype`."""
@@ -177,8 +175,8 @@ class PairSet:
 
     def dense(self) -> Tensor:
         """Return the set as an (N, M) tensor of zeros and ones."""
-        total = torch.zeros(self.shape, device=self.equalities[0].rows.device)
-        for equality in self.equalities:
+        total = torch.zeros(self.shape, device=self.summands[0].rows.device)
+        for equality in self.summands:
             rows, columns, _ = equality.group_indices_and_bound
             total += equality.sign * (rows[:, None] == columns)
         return total
@@ -186,4 +184,4 @@ class PairSet:
     @property
     def T(self) -> PairSet:
         """Set of pairs with rows and columns exchanged."""
-        return PairSet(tuple(SignedLabelEquality(e.sign, e.columns, e.rows) for e in self.equalities))
+        return PairSet(tuple(SignedLabelEquality(e.sign, e.columns, e.rows) for e in self.summands))

@@ -120,17 +120,17 @@ class CudaPairPasses(PairPasses):
             [value if needed else None for value, needed in zip(gradients, needs_grad, strict=True)]
         )
 
-    def plan_similarity_row_sums(self, f: Tensor, g: Tensor) -> Tensor:
+    def plan_similarity_row_sums(self, row_potential: Tensor, column_potential: Tensor) -> Tensor:
         # T is <x, y> plus biases, so its sums under P follow from P y (the gradient in x), the row sums of P, and a
         # weighted sum of the column biases: no kernel of its own.
-        own, (row_bias, column_bias) = self._own_row_slice(len(f)), self.biases
-        a, b = f + self.outer[0], g + self.outer[1]
+        own, (row_bias, column_bias) = self._own_row_slice(len(row_potential)), self.biases
+        a, b = row_potential + self.outer[0], column_potential + self.outer[1]
         weights = _WeightTerms(a[None], b[None], torch.ones_like(a)[None], torch.ones_like(b)[None]).take_rows(own)
         inputs = self.inputs.take_rows(own)
         py, _, mass, _ = _input_gradients(inputs, weights, [True, False, True, False], True)
         bias_sums = _row_log_sums_or_weighted_sums(inputs, b, a[own], column_bias)
         sums = (py * inputs.x).sum(1) + mass * row_bias[own] + bias_sums
-        return self._gather_rows(sums, own, len(f))
+        return self._gather_rows(sums, own, len(row_potential))
 
     def _gather_row_log_or_weighted_sums(
         self,

@@ -42,8 +42,8 @@ class DensePairPasses(PairPasses):
         log_kernel.add_tile_gradients(whole, whole, weight, gradients)
         return gradients
 
-    def plan_similarity_row_sums(self, f: Tensor, g: Tensor) -> Tensor:
-        plan = torch.exp(self.s + f[:, None] + g)
+    def plan_similarity_row_sums(self, row_potential: Tensor, column_potential: Tensor) -> Tensor:
+        plan = torch.exp(self.s + row_potential[:, None] + column_potential)
         return (plan * self.log_kernel.with_link(None).dense()).sum(1)
 
     def _dense_weight(self, term: WeightTerm) -> Tensor:

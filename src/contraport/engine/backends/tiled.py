@@ -164,14 +164,14 @@ class StreamedPairPasses(PairPasses):
             )
         return self._reduce_and_scale_gradients(gradients)
 
-    def plan_similarity_row_sums(self, f: Tensor, g: Tensor) -> Tensor:
-        sums = torch.zeros_like(f)
+    def plan_similarity_row_sums(self, row_potential: Tensor, column_potential: Tensor) -> Tensor:
+        sums = torch.zeros_like(row_potential)
         for tile in self._iter_own_tiles(exponential=False, with_link_input=True):
             assert tile.link_input is not None
             for (rows, columns, kernel), t in zip(
                 _iter_tile_and_transpose(tile), (tile.link_input, tile.link_input.T), strict=False
             ):
-                e = self._exponential_on_tile(kernel, f[rows], g[columns], rows, columns)
+                e = self._exponential_on_tile(kernel, row_potential[rows], column_potential[columns], rows, columns)
                 biased = torch.addmv(e.sum(1) * self.row_bias[rows], e, self.column_bias[columns])
                 sums[rows] += biased + e.mul_(t).sum(1)
         self.processes.all_reduce_(sums)
