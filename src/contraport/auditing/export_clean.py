@@ -17,7 +17,7 @@ from contraport._utils.text_bytes import is_text_shape, tensor_to_texts
 from contraport.auditing.command_options import Cleaning
 from contraport.auditing.result import Audit
 from contraport.data import Dataset
-from contraport.data.coupling import COUPLING_VIEW_NAMES
+from contraport.data.coupling_datasets import COUPLING_VIEW_NAMES
 from contraport.data.formats import array_files, coupling_folder, tables
 from contraport.data.formats.arrow_datasets import TableRows, infer_roles_from_values
 

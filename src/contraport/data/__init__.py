@@ -13,7 +13,7 @@ views/         random views of a batch
 """
 
 from contraport.data.arrays import from_arrays
-from contraport.data.coupling import from_coupling
+from contraport.data.coupling_datasets import from_coupling
 from contraport.data.data_loader import BatchOffset, BatchOrder, build_loader, local_batch_offset
 from contraport.data.dataset import Batch, Dataset
 from contraport.data.sources import from_stream, from_torch, load, load_without_random_split

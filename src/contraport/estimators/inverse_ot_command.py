@@ -14,7 +14,7 @@ from contraport._utils.files import read_npy_array, stage_files, write_npz
 from contraport._utils.formatting import pluralize
 from contraport.data import Dataset
 from contraport.data.arrays import as_array
-from contraport.data.coupling import EntityPairStore
+from contraport.data.coupling_datasets import EntityPairStore
 from contraport.data.formats.coupling_folder import looks_like_coupling_folder
 from contraport.data.sources.load import load_without_random_split
 from contraport.embedding import LoaderConfig, extract_raw_input_features

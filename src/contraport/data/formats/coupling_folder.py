@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from contraport.data.coupling import from_coupling
+from contraport.data.coupling_datasets import from_coupling
 from contraport.data.dataset import Dataset
 from contraport.data.formats import data_format
 from contraport.data.formats.arrow_columns import read_category_values
