@@ -23,7 +23,6 @@ from contraport.seeding import (
     torch_generator,
 )
 from contraport.training.components.model_builder import seeded_weight_initialization
-from contraport.training.config import Settings
 
 SOURCE = Path(contraport.__file__).parent
 STREAMS = {"derive_128_bit_seed", "numpy_generator", "torch_generator", "derive_torch_seed"}
@@ -131,7 +130,7 @@ def test_work_on_the_cpu_does_not_seed_the_generators_of_gpus(monkeypatch):
     items = torch.rand(2, 1, 4, 4)
     CustomTransform(torch.rand_like, takes_batches=True).transform_batch(items, None)
     CustomTransform(torch.rand_like, takes_batches=False).draw_views(items, 2, [[0, 0, 0], [0, 0, 1]])
-    with seeded_weight_initialization(Settings()):
+    with seeded_weight_initialization(0):
         torch.rand(3)
     assert not seed_gpus.called
     seed_torch_generators(0)

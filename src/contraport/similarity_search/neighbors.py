@@ -145,7 +145,7 @@ def neighbors(arguments: dict[str, Any]) -> NearestItems:
             raise _unknown_query_error(options.query, features)
         query = _embed_query(options, features, _resolve_query_run(options, features), features.view, device)
     result = NearestItems(_find_nearest_items(options, features, query, exclude=position), card.name)
-    _write_page_if_set(options, features, result, CardSection("Query", [card]))
+    _write_page_if_set(options.page, features, result, CardSection("Query", [card]))
     return result
 
 
@@ -181,20 +181,20 @@ def search(arguments: dict[str, Any]) -> NearestItems:
     else:
         warn_of_pooled_sets(run.path)
     query = _embed_query(options, features, run, query_view, resolve_device(options.device))
-    bonuses = _find_bonuses_by_training_count(options, run, model, features)
+    bonuses = _find_bonuses_by_training_count(options.popularity, run, model, features)
     nearest = _find_nearest_items(options, features, query, bonuses=bonuses)
     result = NearestItems(nearest, _format_query_title(options.query))
     _write_page_if_set(
-        options, features, result, measure="cosine similarity" if bonuses is None else "similarity and popularity"
+        options.page, features, result, measure="cosine similarity" if bonuses is None else "similarity and popularity"
     )
     return result
 
 
 def _find_bonuses_by_training_count(
-    options: ItemSearchOptions, run: RunFolder, model: Model, features: Features
+    popularity: float, run: RunFolder, model: Model, features: Features
 ) -> Tensor | None:
     """Return score bonuses that grow with items' numbers of training pairs, or None."""
-    if options.popularity == 0:
+    if popularity == 0:
         return None
     settings, loader = run.settings(), SplitLoader(run.settings(), model)
     splits = load_splits_of_source(run, loader, None, drop_trained_items=False)
@@ -213,7 +213,7 @@ def _find_bonuses_by_training_count(
         ids = torch.arange(len(rows))
         counts = torch.cat([counts, counts.new_zeros(max(0, len(rows) - len(counts)))])
     entities = torch.zeros(int(rows.max()) + 1, dtype=torch.int64).index_put((rows,), ids)
-    bonuses: Tensor = options.popularity * counts[entities[torch.from_numpy(features.source_rows)]].log1p()
+    bonuses: Tensor = popularity * counts[entities[torch.from_numpy(features.source_rows)]].log1p()
     return bonuses
 
 
@@ -241,12 +241,12 @@ def _nearest_items_by_sets(
         return kernel.similarities(query, sets).T if is_query_first else kernel.similarities(sets, query)
 
     compared = _embed_items(run, options, view, compare)
-    bonuses = _find_bonuses_by_training_count(options, run, model, compared)
+    bonuses = _find_bonuses_by_training_count(options.popularity, run, model, compared)
     scores = torch.from_numpy(compared.features[:, 0])
     similarities, places = (scores if bonuses is None else scores + bonuses).sort(descending=True, stable=True)
     nearest = _list_neighbors(compared, similarities[: options.top], places[: options.top])
     result = NearestItems(nearest, _format_query_title(options.query))
-    _write_page_if_set(options, compared, result, measure="similarity by their sets of vectors")
+    _write_page_if_set(options.page, compared, result, measure="similarity by their sets of vectors")
     return result
 
 
@@ -294,14 +294,14 @@ def _list_neighbors(features: Features, similarities: Tensor, positions: Tensor)
 
 
 def _write_page_if_set(
-    options: _AnySearchOptions,
+    page: str | Path | None,
     features: Features,
     result: NearestItems,
     *sections: CardSection,
     measure: str = "cosine similarity",
 ) -> None:
     """Write the HTML page of the nearest items if `page` is set."""
-    if options.page is not None:
+    if page is not None:
         cards = [
             ItemCard(
                 one.position,
@@ -313,7 +313,7 @@ def _write_page_if_set(
         ]
         title = f"Nearest to {_format_query_title(result.query_name)}"
         lead = f"The nearest of {len(features):,} items, with their {measure} to the query."
-        write_cards_page(options.page, features, title, lead, [*sections, CardSection("Nearest items", cards)])
+        write_cards_page(page, features, title, lead, [*sections, CardSection("Nearest items", cards)])
 
 
 def _find_query_position(query: int | str | Path, features: Features) -> int | None:

@@ -55,34 +55,32 @@ def choose_thread_count(settings: Settings, components: TrainingComponents) -> i
         return most  # not timed: large models gain from every thread
     try:
         batch = components.dataset.__getitems__(list(range(settings.batch_size)))
-        return measure_fastest_thread_count(copy.deepcopy(module), batch, settings, max_threads=most)
+        return measure_fastest_thread_count(copy.deepcopy(module), batch, max_threads=most, amp=settings.amp)
     except Exception:  # a module that cannot be copied is not timed; other errors recur in the training, with a message
         return None
 
 
 @fork_rng_with_lock([])
-def measure_fastest_thread_count(module: TrainingModule, batch: Batch, settings: Settings, *, max_threads: int) -> int:
+def measure_fastest_thread_count(module: TrainingModule, batch: Batch, *, max_threads: int, amp: bool) -> int:
     """Return the thread count with the fastest trial steps, which change the module."""
-    best, seconds = 1, measure_forward_backward_seconds(module, batch, settings, threads=1)
+    best, seconds = 1, measure_forward_backward_seconds(module, batch, threads=1, amp=amp)
     if seconds >= MIN_STEP_SECONDS_FOR_ALL_THREADS:
         return max_threads
     for number in [*(number for number in (2, 4) if number < max_threads), max_threads]:
-        measured = measure_forward_backward_seconds(module, batch, settings, threads=number)
+        measured = measure_forward_backward_seconds(module, batch, threads=number, amp=amp)
         if measured < 0.9 * seconds:  # more threads must save a tenth
             best, seconds = number, measured
     return best
 
 
-def measure_forward_backward_seconds(
-    module: TrainingModule, batch: Batch, settings: Settings, *, threads: int
-) -> float:
+def measure_forward_backward_seconds(module: TrainingModule, batch: Batch, *, threads: int, amp: bool) -> float:
     """Return the median seconds of a forward and backward pass."""
     seconds: list[float] = []
     with temporary_thread_count(threads):
         # An untimed step, then one to five timed steps within a second.
         while len(seconds) <= 5 and (len(seconds) < 2 or sum(seconds) < 1):
             start = time.perf_counter()
-            with torch.autocast("cpu", torch.bfloat16, enabled=settings.amp):
+            with torch.autocast("cpu", torch.bfloat16, enabled=amp):
                 loss = module(batch, 0)
             loss.backward()
             seconds.append(time.perf_counter() - start)

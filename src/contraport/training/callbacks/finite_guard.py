@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
+from typing import NoReturn
 
 from torch import Tensor
 
@@ -49,7 +50,7 @@ class FiniteGuard(Callback):
             message = "step %d: the gradient is zero, so the weights do not change; the embeddings may all be zero"
             _log.warning(message, loop.step + 1)
 
-    def _raise_not_finite(self, loop: Loop, losses: Sequence[float], norm: float) -> None:
+    def _raise_not_finite(self, loop: Loop, losses: Sequence[float], norm: float) -> NoReturn:
         """Raise `UsageError` for a loss or gradient norm that is not finite."""
         raise UsageError(
             f"lr: the loss must be finite, got loss {losses[-1]:g} and gradient norm {norm:g} after {loop.step} steps. "
@@ -122,7 +123,7 @@ class FailedStepRecorder(FiniteGuard):
         if tensors and not all(map(math.isfinite, to_floats(tensors))):
             raise RestartFromLastCheckpoint
 
-    def _raise_not_finite(self, loop: Loop, losses: Sequence[float], norm: float) -> None:
+    def _raise_not_finite(self, loop: Loop, losses: Sequence[float], norm: float) -> NoReturn:
         """Save the failed step in the run folder, then raise an error."""
         part = next((part for part, loss in enumerate(losses) if not math.isfinite(loss)), len(losses) - 1)
         step, epoch = loop.step + 1, loop.completed_epochs + 1

@@ -89,16 +89,16 @@ def build_untrained_copy(settings: Settings, model: Model, encoder: Encoders = N
 
     They are drawn from the training seed. `encoder` is the module that was passed as encoder, or one per view, if any.
     """
-    with seeded_weight_initialization(settings):
+    with seeded_weight_initialization(settings.seed):
         return Model(**model.config | {"encoder": model.encoder_sources if encoder is None else encoder})
 
 
 @contextmanager
-def seeded_weight_initialization(settings: Settings) -> Iterator[None]:
+def seeded_weight_initialization(seed: int) -> Iterator[None]:
     """Context manager in which random weights are drawn from the training seed."""
     with fork_rng_with_lock([]):
         # Without a purpose in the key: the untrained weights of existing runs must not change.
-        seed_torch_generators(settings.seed, "cpu")
+        seed_torch_generators(seed, "cpu")
         yield
 
 

@@ -267,7 +267,7 @@ def build_training_module(
     if is_one_view and find_view_division(settings.data, settings.columns) is not None:
         purpose = "shared_encoder: false" if settings.recipe is None else f"the recipe {settings.recipe!r}"
         check_several_views(dataset, purpose, data=settings.data, declared_roles=settings.columns)
-    with seeded_weight_initialization(settings):
+    with seeded_weight_initialization(settings.seed):
         model = build_model(settings, views, initial_weights, architecture_folder)
         check_encoder_accepts_views(model, views)
         check(len(views.shapes) >= 2, f"views: must be at least 2, got {len(views.shapes)}.", "too_few")
