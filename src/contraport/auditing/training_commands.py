@@ -78,7 +78,7 @@ def compose_next_commands(
 
 
 def _build_cleaned_data_options(path: Path, data_options: Mapping[str, Any], view_indices: list[int]) -> dict[str, Any]:
-    """Return training options that load a cleaned file in place of the data."""
+    """Return training options that load cleaned data or sample weights."""
     source = Path(str(data_options["data"]))
     if path.suffix == ".npy":  # weights alone
         return {"sample_weight": str(path)}

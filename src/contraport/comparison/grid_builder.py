@@ -266,7 +266,7 @@ def get_objective_signature_parameters(options: OptionMap) -> Mapping[str, inspe
 
 
 def check_train_options(argument: str, options: OptionMap) -> None:
-    """Raise `UsageError` for an unknown, reserved or wrong option of `train`."""
+    """Raise `UsageError` for an unknown, reserved or invalid option of `train`."""
     for key, value in options.items():
         check_name(argument, key, TRAIN_OPTIONS)
         message = f"{argument}: {key} is set by the comparison itself, got {value!r}."

@@ -55,14 +55,14 @@ class PairExclusion(ABC):
 
 @dataclass(frozen=True, eq=False)
 class LabelExclusion(PairExclusion):
-    """Mask that excludes pairs with equal labels, unless their exception labels are equal.
+    """Mask that excludes pairs with equal labels, unless a second label matches too.
 
     One rule covers self pairs, duplicates and positives that are left out of a denominator, at the cost of a comparison
     per pair.
 
     Attributes:
         labels: Integer labels of the rows, (N,), and of the columns, (M,).
-        exception_labels: Exception labels of the rows, (N,), and of the columns, (M,); None for no exceptions.
+        exception_labels: Second labels of the rows, (N,), and of the columns, (M,); None for no exceptions.
     """
 
     labels: tuple[Tensor, Tensor]

@@ -89,7 +89,7 @@ class _ViewTransformer(TransformerMixin, BaseEstimator):
             return extract_features(model, dataset, encoder.training_module_.views, loader_config).numpy()
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[np.object_]:
-        """Return the names of the output features of these views."""
+        """Return the name of each feature that `transform` computes."""
         if self.views is None:
             return self.encoder.get_feature_names_out(input_features)
         return self.encoder._name_features_by_view(self.views)

@@ -409,7 +409,7 @@ class _MomentumWithGains(torch.optim.Optimizer):
         self._initial = [parameter.detach().clone() for parameter in parameters]
 
     def use_late_learning_rate(self) -> None:
-        """Switch to the late learning rate and more momentum."""
+        """Switch to the learning rate `late_lr` and a momentum of 0.8."""
         for group in self.param_groups:
             group |= {"lr": group["late_lr"], "momentum": 0.8}
 

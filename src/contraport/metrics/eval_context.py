@@ -107,7 +107,7 @@ class EvalContext:
 
     @property
     def model(self) -> Model:
-        """Encoder as a `Model`, for metrics that do not apply to raw inputs."""
+        """Encoder, which must be a `Model` rather than a raw-input baseline."""
         assert isinstance(self.encoder, Model)
         return self.encoder
 

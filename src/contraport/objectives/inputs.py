@@ -90,7 +90,7 @@ class CallInputs(NamedTuple):
 
 
 class ExtraNegatives(NamedTuple):
-    """Additional negatives passed to a loss by ``negatives=``, with ids and owners.
+    """Additional negatives of the whole batch or of single items, with item ids.
 
     Attributes:
         embeddings: Embeddings of the negatives, (k, d), or sets of vectors, (k, t, d); before they are gathered also

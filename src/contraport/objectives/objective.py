@@ -30,7 +30,7 @@ from contraport.options import keep_deprecated_attributes
 
 
 class Objective(Loss):
-    """Contrastive objective, the divergence between target and solved plan plus penalties.
+    """Contrastive objective, a divergence between target and solved plan, plus penalties.
 
     Call it on the embeddings of two views, (n, d) each, of any floating-point type; it returns a scalar tensor.
     Computations run in single precision at least, whatever autocast is set to. Under `torch.distributed` each process

@@ -137,7 +137,7 @@ def _describe_best_run_significance(metric: Metric, runs: Sequence[ReportedRun])
 
 
 def _find_better_counts_sentence(one: ReportedRun, other: ReportedRun) -> str | None:
-    """Return a sentence that counts metrics in which each run is significantly better.
+    """Return a sentence on how many metrics significantly favor each of two runs.
 
     Metrics that differ only in k count as one. None if the headline metrics are all that both runs have.
     """

@@ -113,9 +113,9 @@ class Run:
 
     @property
     def resume_command(self) -> str:
-        """Command line that resumes the training, or Python call if options are objects.
+        """Command line, or Python call, that resumes the training.
 
-        It trusts the encoder code that the run itself was given.
+        It is a call if options are objects. It trusts the encoder code that the run itself was given.
         """
         from contraport.encoders.factory import list_custom_code_encoders
 

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
 
 class ReplacedRunBackup:
-    """Backup in the subfolder `.replaced` of the run that a new run replaces.
+    """Backup of a replaced run, in the subfolder `.replaced` of its folder.
 
     The backup is complete exactly if it has a `config.yaml`, which is copied last and moved back first. The run folder
     itself has a `config.yaml` at any moment. This makes every state after a kill recognizable.

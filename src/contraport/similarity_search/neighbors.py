@@ -365,7 +365,7 @@ def _format_query_title(query: int | str | Path) -> str:
 
 
 def _resolve_query_run(options: _AnySearchOptions, features: Features) -> RunFolder:
-    """Return the run that embeds the query, from options or features."""
+    """Return the run that embeds the query, by default the features' run."""
     if options.run is not None:
         return as_run_folder(options.run)
     if features.run is None:

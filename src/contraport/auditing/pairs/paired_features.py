@@ -146,7 +146,7 @@ class PairedFeatures:
 
     @cached_property
     def observed_score_cache(self) -> dict[str, Tensor]:
-        """Cache of the scores of the data's pairs, ``(n,)``, by statistic."""
+        """Cached scores of the pairs in the data, ``(n,)`` per statistic."""
         return {}
 
     @cached_property

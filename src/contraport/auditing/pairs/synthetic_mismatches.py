@@ -83,7 +83,7 @@ class DatasetWithDecoysPastEnd(Dataset):
 def add_decoys(
     dataset: Dataset, *, seed: int, data: Any = None, declared_roles: Mapping[str, Any] | None = None
 ) -> DatasetWithDecoysPastEnd:
-    """Add deliberate mismatches (decoys) for each pair of views, about 10% of items.
+    """Add deliberate mismatches (decoys), about 10% of items per pair of views.
 
     Each pair of views gets 200 to 2,000 decoys; all together are at most 20% of the items. Of more than two views, each
     is replaced in equally many decoys. `data` and `declared_roles` are those of `check_auditable_dataset`.
@@ -128,7 +128,7 @@ def check_auditable_dataset(
 
 
 def draw_groups_of_exchanging_sets(dataset: Dataset, *, seed: int) -> tuple[tuple[Tensor, ...], ...]:
-    """Divide the items at random into sets, and group sets that exchange partners.
+    """Draw random groups of item sets, to mismatch the sets within a group.
 
     A group has two sets of similar size, ``(m,)`` items each; items of equal content share a set.
     If the number of sets is odd, the last group has three sets.

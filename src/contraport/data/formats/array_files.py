@@ -141,7 +141,7 @@ def _parse_arrays_by_key(arrays: Mapping[str, Any], path: str) -> dict[str, np.n
 
 
 def _list_custom_view_names(arrays: Mapping[str, Any]) -> list[str]:
-    """Return view names chosen by the user, or none if default names occur."""
+    """Return the view names if the user chose them, else an empty list."""
     names = dict.fromkeys(key.removesuffix("_test") for key in arrays)
     if any(re.fullmatch(r"x|view\d+", name) for name in names):
         return []

@@ -114,10 +114,7 @@ class TsallisProblem(HostLoop):
         return self.exponent * self.factored_out_base
 
     def build_geometry(self, potential: Tensor, exponent: float) -> Geometry:
-        """Build the log-kernel of a scaled power of the logits, with masks.
-
-        The kernel is a multiple of [(order - 1) (logit - threshold)]_+^exponent.
-        """
+        """Build the masked kernel [(order - 1) (logit - threshold)]_+^exponent, up to a factor."""
         link = ScaledLog1p(exponent) if self.order > 1 else PolynomialTailLink(-exponent)
         scale = 1 / abs(self.potential_minus_threshold)
         return self.logit_geometry.with_link(link, factor=scale, row_shift=-potential * scale)

@@ -60,7 +60,7 @@ class FiniteGuard(Callback):
 
 
 class FailedStepRecorder(FiniteGuard):
-    """Finite guard that also saves the failed step in the run folder.
+    """Callback that stops at a non-finite loss or gradient and saves the step.
 
     `contraport.training.load_failed_step` loads it. `nonfinite.json` holds step, seed and loss,
     `checkpoints/nonfinite.ckpt` the weights before the step, `checkpoints/nonfinite.npz` the raw items of all

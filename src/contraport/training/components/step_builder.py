@@ -430,7 +430,7 @@ def _inverse_column_frequencies(dataset: Dataset, objective: nn.Module) -> Tenso
 def _build_embedding_memory(
     settings: Settings, dataset: Dataset, views: int, dimensions: int
 ) -> EmbeddingMemory | None:
-    """Build the queue or bank of `negatives`, or return None for other values."""
+    """Build a queue or memory bank if the option `negatives` names one."""
     items = len(dataset)
     if settings.negatives == "queue":
         default_size = 65_536 if isinstance(dataset, Stream) else min(65_536, items)

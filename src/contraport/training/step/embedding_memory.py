@@ -33,13 +33,13 @@ class EmbeddingMemory(nn.Module, ABC):
         """Store the embeddings ``(b, views, d)`` of the items with ids ``(b,)``."""
 
     def stage(self, keys: Sequence[Tensor], ids: Tensor) -> None:
-        """Stage the embeddings of all views, ``(b, d)`` each, until after the step."""
+        """Collect the embeddings of all views, ``(b, d)`` each, to store after the step."""
         # float32, also under amp: a moving average loses its small updates in bfloat16. Gathered, so that the memories
         # of all processes stay equal.
         self._staged.append((gather(torch.stack([key.detach() for key in keys], 1).float()), gather(ids)))
 
     def write_staged(self) -> None:
-        """Move the staged embeddings to the queue or memory bank."""
+        """Move the collected embeddings to the queue or memory bank."""
         for keys, ids in self._staged:
             self.write(keys, ids)
         self._staged.clear()
