@@ -44,8 +44,8 @@ def test_metrics_of_pairs_use_a_sample_of_many_test_items(tmp_path: Path, monkey
     evaluate(run, **options)
     without_samples = as_run_folder(run).test_item_metric_values()
     monkeypatch.setattr(eval_context, "MAX_COMPARED_PAIRS", 1_000)
-    monkeypatch.setattr(eval_context, "NUM_SAMPLED_RETRIEVAL_ITEMS", 10)
-    monkeypatch.setattr(probes, "NUM_SAMPLED_KNN_ITEMS", 20)
+    monkeypatch.setattr(eval_context, "NUM_SAMPLED_RETRIEVAL_TEST_ITEMS", 10)
+    monkeypatch.setattr(probes, "NUM_SAMPLED_KNN_TEST_ITEMS", 20)
     result = evaluate(run, **options)
     items = as_run_folder(run).test_item_metric_values()
     for key, size in (("knn", 20), ("recall@5", 10)):

@@ -47,7 +47,7 @@ from contraport.evaluation.report_arrays import (
     collect_worst_probe_error_arrays,
     compute_sample_plan_arrays,
 )
-from contraport.evaluation.split_loading import describe_test_data, have_same_items, is_training_data
+from contraport.evaluation.split_loading import describe_test_data_and_perturbations, have_same_items, is_training_data
 from contraport.metrics import Metric, select_metrics
 from contraport.metrics.embedding_geometry import MAX_PAIRWISE_METRIC_ITEMS
 from contraport.metrics.eval_context import EvalContext
@@ -232,7 +232,7 @@ def _build_evaluation(
     class_names = loaded.train.class_names
     return Evaluation(
         {
-            "data": describe_test_data(loaded.training_settings, loaded.test, options),
+            "data": describe_test_data_and_perturbations(loaded.training_settings, loaded.test, options),
             "epochs": loaded.trained_epochs,
             "train_items": len(loaded.train),
             "test_items": len(loaded.test),

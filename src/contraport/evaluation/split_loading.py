@@ -170,7 +170,7 @@ def have_same_items(first: Dataset, second: Dataset) -> bool:
     return first.labels is None or second.labels is None or torch.equal(first.labels, second.labels)
 
 
-def describe_test_data(settings: Settings, test: Dataset, options: EvaluateOptions) -> str:
+def describe_test_data_and_perturbations(settings: Settings, test: Dataset, options: EvaluateOptions) -> str:
     """Describe the test data by name, corruption and domains."""
     data = options.data[-1] if isinstance(options.data, tuple) else options.data
     data = data if options.test_data is None else options.test_data

@@ -109,7 +109,7 @@ def linear_probe_accuracy_per_item(context: EvalContext) -> ItemValues:
 @register_accuracy_metric("kNN")
 def knn_result(context: EvalContext) -> MetricResult:
     """Accuracy of a weighted vote among the nearest training items."""
-    positions = context.find_test_sample_positions(probes.NUM_SAMPLED_KNN_ITEMS, len(context.train))
+    positions = context.find_test_sample_positions(probes.NUM_SAMPLED_KNN_TEST_ITEMS, len(context.train))
     at = slice(None) if positions is None else positions
     train_features, test_features = (
         features.to(context.encoder_device) for features in (context.train_features, context.test_features[at])

@@ -21,7 +21,7 @@ from contraport.encoders import Model
 from contraport.metrics.clustering import assign_kmeans_clusters
 from contraport.metrics.column_ranking import ColumnRanking, rank_columns
 from contraport.metrics.probes import fit_linear_probe
-from contraport.metrics.retrieval import MAX_COMPARED_PAIRS, NUM_SAMPLED_RETRIEVAL_ITEMS, retrieval_ranks
+from contraport.metrics.retrieval import MAX_COMPARED_PAIRS, NUM_SAMPLED_RETRIEVAL_TEST_ITEMS, retrieval_ranks
 from contraport.metrics.zero_shot import CLASS_PROMPT_TEMPLATES, build_class_prompts, compute_unit_class_embeddings
 from contraport.objectives import Loss, Objective
 from contraport.options import keep_deprecated_attributes
@@ -254,7 +254,7 @@ class EvalContext:
     @cached_property
     def retrieval_sample_positions(self) -> np.ndarray[Any, Any] | None:
         """Positions of the test items that retrieval ranks, None for all."""
-        return self.find_test_sample_positions(NUM_SAMPLED_RETRIEVAL_ITEMS, len(self.test))
+        return self.find_test_sample_positions(NUM_SAMPLED_RETRIEVAL_TEST_ITEMS, len(self.test))
 
     def find_test_sample_positions(self, sample_size: int, num_candidates: int) -> np.ndarray[Any, Any] | None:
         """Return positions of a random subset of test items, or None for all.

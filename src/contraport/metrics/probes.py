@@ -41,7 +41,7 @@ MAX_EXACT_KNN_PAIRS = 10**9
 MIN_KNN_RECALL = 0.99
 """Share of the nearest training items that an approximate search must find on a sample of the test items."""
 
-NUM_SAMPLED_KNN_ITEMS = 50_000
+NUM_SAMPLED_KNN_TEST_ITEMS = 50_000
 """Number of test items that kNN classifies, drawn at random, if all exceed `retrieval.MAX_COMPARED_PAIRS`."""
 
 log = logging.getLogger("contraport.metrics")

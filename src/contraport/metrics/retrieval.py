@@ -30,7 +30,7 @@ POINTS_PER_FINITE_CHECK = 2**13  # number of points that are checked for NaN and
 TILE_SIZE = 1_024
 """Number of rows and of columns of a tile of cosines that ranks are counted in: it fits the cache of a processor."""
 
-NUM_SAMPLED_RETRIEVAL_ITEMS = 20_000
+NUM_SAMPLED_RETRIEVAL_TEST_ITEMS = 20_000
 """Number of test items that retrieval ranks, drawn at random, if all exceed `MAX_COMPARED_PAIRS`."""
 
 MAX_COMPARED_PAIRS = 10**9
