@@ -349,7 +349,9 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         check_custom_code_trusted(
             config.get("encoder"), f"{pretrained_model_name_or_path}/{CONFIG_FILE}", trust_remote_code=trust_remote_code
         )
-        config["encoder"] = _resolve_saved_encoders(encoder, config, f"{pretrained_model_name_or_path}/{CONFIG_FILE}")
+        config["encoder"] = _get_saved_names_or_user_modules(
+            config, f"{pretrained_model_name_or_path}/{CONFIG_FILE}", encoder
+        )
         try:
             check_checksum_if_present(folder / WEIGHTS_FILE)
             model = cls(**config, encoder_folders=folder)
@@ -404,12 +406,12 @@ def _list_encoder_sources(
     ]
 
 
-def _resolve_saved_encoders(encoder: Encoders, config: Mapping[str, Any], config_path: str) -> Encoders:
+def _get_saved_names_or_user_modules(config: Mapping[str, Any], config_path: str, user_modules: Encoders) -> Encoders:
     """Return a saved model's encoder names, or the user's modules for them."""
     saved = config.get("encoder")
     names: list[Any] = saved if isinstance(saved, list) else [saved]
     own = [name for name in names if is_user_module_description(name)]
-    if encoder is None:
+    if user_modules is None:
         message = (
             f"encoder: {config_path} has the weights of your own module {', '.join(own)}. Pass it: Run(folder, "
             "encoder=module), or Model.from_pretrained(folder, encoder=module)."
@@ -417,14 +419,14 @@ def _resolve_saved_encoders(encoder: Encoders, config: Mapping[str, Any], config
         check(not own, message, "missing_module")
         return saved
     modules: list[Any]
-    if isinstance(encoder, Mapping):
+    if isinstance(user_modules, Mapping):
         shapes = _resolve_shapes(config.get("shapes") or ())[: len(names)]
         modules = optional_values_per_view(
-            "encoder", encoder, _resolve_view_names(config.get("view_names"), len(shapes)), shapes
+            "encoder", user_modules, _resolve_view_names(config.get("view_names"), len(shapes)), shapes
         )
         modules = [name if module is None else module for name, module in zip(names, modules, strict=True)]
     else:
-        modules = [encoder] * len(names) if isinstance(encoder, str | nn.Module) else list(encoder)
+        modules = [user_modules] * len(names) if isinstance(user_modules, str | nn.Module) else list(user_modules)
     descriptions: list[Any] = serialize_encoder(modules)
     message = (
         f"encoder: {config_path} must be given {', '.join(map(str, names))}, got {', '.join(map(str, descriptions))}."

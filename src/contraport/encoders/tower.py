@@ -109,11 +109,8 @@ class Tower(nn.Module):
         steps; those of zeros are padding.
         """
         standardized = self.standardize(items)
-        features: Tensor = self.encoder(standardized) if pooled else self._encode_tokens(standardized)
-        return features
-
-    def _encode_tokens(self, items: Tensor) -> Tensor:
-        """Return the vectors of each item's tokens, patches or time steps."""
+        if pooled:
+            return cast(Tensor, self.encoder(standardized))
         function = getattr(self.encoder, "forward_tokens", None) or getattr(self.encoder, "forward_features", None)
         name = type(self.encoder).__name__
         if function is None:
@@ -122,7 +119,7 @@ class Tower(nn.Module):
                 "forward_features, from items (b, ...) to (b, vectors, features)."
             )
             raise UsageError(message, kind="no_vectors")
-        vectors = function(items)
+        vectors = function(standardized)
         if vectors.ndim == 4:  # feature maps of timm's convolutional networks
             vectors = vectors.flatten(2).transpose(1, 2)
         vectors = vectors[:, getattr(self.encoder, "num_prefix_tokens", 0) :]  # class tokens

@@ -84,8 +84,8 @@ class Kernel(nn.Module, ABC):
         if isinstance(temperature, str):
             temperature = InitialTemperature(_get_initial_temperature(temperature))
         check_boolean("learnable", learnable)
-        if isinstance(cost, str) and cost not in _SCALING_FUNCTIONS:
-            raise unknown_name_error("cost", cost, _SCALING_FUNCTIONS)
+        if isinstance(cost, str) and cost not in _SCALING_FUNCTION_BY_COST:
+            raise unknown_name_error("cost", cost, _SCALING_FUNCTION_BY_COST)
         if not isinstance(cost, str) and (not callable(cost) or isinstance(cost, type | Kernel)):  # a kernel is no cost
             raise UsageError(f"cost: must be a name or a callable, got {format_value(cost)}.")
         self.cost = cost
@@ -201,10 +201,10 @@ class Kernel(nn.Module, ABC):
         Raises:
             UsageError: the cost is not a function of the similarity alone.
         """
-        if not isinstance(self.cost, str) or self.cost not in _SIMILARITY_TO_NEGATIVE_COST:
+        if not isinstance(self.cost, str) or self.cost not in _SIMILARITY_TO_NEGATIVE_COST_BY_COST:
             raise UsageError(
                 f"similarities: the cost {self.cost!r} is not a function of the similarity; pass embeddings, or "
-                f"one of {', '.join(_SIMILARITY_TO_NEGATIVE_COST)}.",
+                f"one of {', '.join(_SIMILARITY_TO_NEGATIVE_COST_BY_COST)}.",
                 kind="conflict",
             )
         similarities = similarities.to(torch.promote_types(similarities.dtype, torch.float32))
@@ -216,7 +216,7 @@ class Kernel(nn.Module, ABC):
     ) -> LogKernel:
         """Build the log-kernel -cost / cost_unit from similarities, (N, M)."""
         assert isinstance(self.cost, str)
-        matrix = _SIMILARITY_TO_NEGATIVE_COST[self.cost](similarities) / cost_unit
+        matrix = _SIMILARITY_TO_NEGATIVE_COST_BY_COST[self.cost](similarities) / cost_unit
         return MatrixLogKernel(matrix, temperature=temperature, cost_unit=cost_unit)
 
     @abstractmethod
@@ -242,8 +242,8 @@ class Kernel(nn.Module, ABC):
             processes.all_reduce_(center)  # any point that all processes share would do
             center /= processes.size
             x, y = (x - center, y - center) if x is not y else (x - center,) * 2
-        rows = _SCALING_FUNCTIONS[self.cost](x, cost_unit)
-        columns = rows if x is y else _SCALING_FUNCTIONS[self.cost](y, cost_unit)
+        rows = _SCALING_FUNCTION_BY_COST[self.cost](x, cost_unit)
+        columns = rows if x is y else _SCALING_FUNCTION_BY_COST[self.cost](y, cost_unit)
         row_bias = rows.bias_vector()
         column_bias = row_bias if x is y else columns.bias_vector()
         return InnerProductLogKernel(
@@ -571,22 +571,22 @@ def _scale_for_sqeuclidean(z: Tensor, cost_unit: float | Tensor) -> _ScaledEmbed
     return _ScaledEmbeddings(z, -z.square().sum(-1) / 2)
 
 
-_SCALING_FUNCTIONS: dict[str, Callable[[Tensor, float | Tensor], _ScaledEmbeddings]] = {
+_SCALING_FUNCTION_BY_COST: dict[str, Callable[[Tensor, float | Tensor], _ScaledEmbeddings]] = {
     "cosine": _scale_for_cosine,
     "negative-cosine": _scale_for_negative_cosine,
     "chordal": lambda z, cost_unit: _scale_for_cosine(z, cost_unit / 2),  # 2 - 2 cos(x, y) = 2 (1 - cos(x, y))
     "dot": lambda z, cost_unit: _ScaledEmbeddings(z / cost_unit**0.5, 0.0),
     "sqeuclidean": _scale_for_sqeuclidean,
 }
-"""Functions that scale the embeddings of one side for a cost, by the name of the cost."""
+"""Function that scales the embeddings of one side for each cost."""
 
-_SIMILARITY_TO_NEGATIVE_COST: dict[str, Callable[[Tensor], Tensor]] = {
+_SIMILARITY_TO_NEGATIVE_COST_BY_COST: dict[str, Callable[[Tensor], Tensor]] = {
     "cosine": lambda similarity: similarity - 1.0,
     "chordal": lambda similarity: 2.0 * similarity - 2.0,
     "negative-cosine": lambda similarity: similarity,
     "dot": lambda similarity: similarity,
 }
-"""Functions from the similarity to minus the cost, by the name of a cost that is a function of the similarity."""
+"""Function from the similarity to minus the cost, by name of the cost."""
 
 _DISTANCE_COSTS = ("cosine", "chordal", "sqeuclidean")
 """Names of costs that are distances: nonnegative, so that a power of them is defined."""
