@@ -15,8 +15,8 @@ from contraport.objectives.layouts import PairPattern
 from contraport.objectives.log_moving_averages import ItemLogAverages
 from contraport.objectives.plan import Plan
 
-MAX_VIEWS_PER_BLOCK = 2
-"""Largest number of views that a block may compare at once: two potentials are stored for each view of an item."""
+MAX_VIEWS_WITH_POTENTIALS = 2
+"""Maximum number of views that a block may compare; two potentials are stored for each view of an item."""
 
 
 class DataBalanced(ItemLogAverages, Constraint):
@@ -57,7 +57,7 @@ class DataBalanced(ItemLogAverages, Constraint):
 
     def __init__(self, items: int = 1 << 17, momentum: float = 0.5) -> None:
         # Two potentials, of an item as a row and as a column, for each of two views.
-        super().__init__(items, momentum, averages_per_item=2 * MAX_VIEWS_PER_BLOCK)
+        super().__init__(items, momentum, averages_per_item=2 * MAX_VIEWS_WITH_POTENTIALS)
 
     def forward(self, geometry: Geometry, request: PlanRequest = PlanRequest()) -> list[Plan]:
         """Return the batch's part of the balanced plan of all data."""
@@ -70,12 +70,12 @@ class DataBalanced(ItemLogAverages, Constraint):
         like = geometry.log_kernel.inputs[0]
         with torch.no_grad():
             stored = self.log_average.view(-1)[row_indices]
-            mean = self.log_average[:MAX_VIEWS_PER_BLOCK].nanmean().nan_to_num(0.0)  # for rows not seen before
+            mean = self.log_average[:MAX_VIEWS_WITH_POTENTIALS].nanmean().nan_to_num(0.0)  # for rows not seen before
             f = -torch.where(stored.isnan(), mean, stored).to(like)
-            num_rows = self._count_distinct_seen(0, row_indices).to(like)
+            num_rows = self._count_distinct_seen_or_in_batch(0, row_indices).to(like)
             column_values = self._estimate_log_row_means(geometry.T, pattern.T, f, num_rows)
         g = -self.update_log_averages(column_indices, column_values).detach()
-        num_columns = self._count_distinct_seen(1, column_indices).to(like)
+        num_columns = self._count_distinct_seen_or_in_batch(1, column_indices).to(like)
         row_values = self._estimate_log_row_means(geometry, pattern, g, num_columns)
         f = -self.update_log_averages(row_indices, row_values)
         plan = Plan(geometry, f - traceable_log(len(f), f), g - num_columns.log(), has_unit_mass=True)
@@ -87,17 +87,16 @@ class DataBalanced(ItemLogAverages, Constraint):
         places = torch.arange(len(items), device=items.device) if selected is None else selected[side]
         views = places // pattern.num_items  # a layout puts one view after another
         most = int(views.max()) + 1 if len(views) else 1
-        message = (
-            f"views: must be at most {MAX_VIEWS_PER_BLOCK} at once for {self!r}, got {most}; train on pairs of views."
-        )
-        check(most <= MAX_VIEWS_PER_BLOCK, message, "too_many")
-        return (MAX_VIEWS_PER_BLOCK * side + views) * self.log_average.shape[1] + ids[items]
+        limit = MAX_VIEWS_WITH_POTENTIALS
+        message = f"views: must be at most {limit} at once for {self!r}, got {most}; train on pairs of views."
+        check(most <= limit, message, "too_many")
+        return (limit * side + views) * self.log_average.shape[1] + ids[items]
 
-    def _count_distinct_seen(self, side: int, batch_indices: Tensor) -> Tensor:
+    def _count_distinct_seen_or_in_batch(self, side: int, batch_indices: Tensor) -> Tensor:
         """Count distinct rows (side 0) or columns (1) seen, including this batch."""
         seen = ~self.log_average.isnan()
         seen.view(-1)[batch_indices] = True
-        return seen[MAX_VIEWS_PER_BLOCK * side : MAX_VIEWS_PER_BLOCK * (side + 1)].sum()
+        return seen[MAX_VIEWS_WITH_POTENTIALS * side : MAX_VIEWS_WITH_POTENTIALS * (side + 1)].sum()
 
     def _estimate_log_row_means(
         self, geometry: Geometry, pattern: PairPattern, g: Tensor, num_data_columns: Tensor
