@@ -72,7 +72,7 @@ def render_report(runs: Sequence[ReportedRun]) -> str:
     """Render the report on runs as the text of an HTML page."""
     assets = PageAssets(runs)
     sections = [section for build in SECTION_BUILDERS if (section := build(assets)) is not None]
-    return render_sections(assets, sections, build_report_title(runs), lede=compose_lede(runs))
+    return render_sections(assets, sections, describe_trained_encoders(runs), lede=compose_lede(runs))
 
 
 def render_sections(assets: PageAssets, sections: Sequence[Section], title: str, *, lede: str | None = None) -> str:
@@ -101,7 +101,7 @@ def render_sections(assets: PageAssets, sections: Sequence[Section], title: str,
     )
 
 
-def build_report_title(runs: Sequence[ReportedRun]) -> str:
+def describe_trained_encoders(runs: Sequence[ReportedRun]) -> str:
     """Return a title such as "mlp encoder trained on digits for 10 epochs."."""
 
     def values(key: str) -> list[str]:

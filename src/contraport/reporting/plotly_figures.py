@@ -9,7 +9,7 @@ import base64
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -31,6 +31,13 @@ CURVE_HEIGHT_PIXELS = 290  # of a figure of curves
 MAX_INTEGER_TICKS = 12  # on an axis with a tick at each integer; plotly spaces the ticks of a longer axis
 MAX_LABEL_CHARS = 14  # of a name on an axis, the ellipsis included
 PERCENT_TICK_FORMAT = ".1~%"  # tick format of shares in plotly: percent with at most one decimal
+
+
+class Base64Matrix(TypedDict):
+    """Matrix of values from 0 to 255, which the script of the page decodes."""
+
+    bytes: str
+    columns: int
 
 
 def build_figure(
@@ -114,10 +121,10 @@ def build_byte_heatmap_trace(values_to_255: np.ndarray[Any, Any], **settings: An
     }
 
 
-def encode_base64_with_column_count(values_to_255: np.ndarray[Any, Any]) -> dict[str, str | int]:
+def encode_base64_with_column_count(values_to_255: np.ndarray[Any, Any]) -> Base64Matrix:
     """Encode a matrix of values from 0 to 255 with its column count.
 
-    The script of the page decodes it. This takes a third of the size of JSON numbers.
+    It takes a third of the size of JSON numbers.
     """
     return {
         "bytes": base64.b64encode(values_to_255.astype(np.uint8).tobytes()).decode(),
