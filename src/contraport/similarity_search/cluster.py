@@ -19,9 +19,9 @@ from contraport.metrics.clustering import assign_kmeans_clusters
 from contraport.options import keep_deprecated_attributes
 from contraport.similarity_search.command_options import CLUSTER_COMMAND_SPEC, ItemClusteringOptions
 from contraport.similarity_search.nearest_rows import (
+    check_and_normalize_rows,
     evenly_spaced_indices,
     iter_normalized_blocks,
-    normalize_nonzero_rows,
     top_scores_and_indices,
     warn_of_pooled_sets,
 )
@@ -146,7 +146,7 @@ def _fit_labels_and_centers(features: np.ndarray, num_clusters: int, device: tor
     """Return each item's k-means cluster, ``(n,)``, and the centers, ``(k, F)``."""
     for _ in iter_normalized_blocks(features, device):  # raises if a feature is not finite
         pass
-    sample = normalize_nonzero_rows(features[evenly_spaced_indices(len(features), MAX_KMEANS_INIT_ITEMS)], device)
+    sample = check_and_normalize_rows(features[evenly_spaced_indices(len(features), MAX_KMEANS_INIT_ITEMS)], device)
     initial = torch.from_numpy(assign_kmeans_clusters(sample, num_clusters).astype(np.int64))
     centers = sample.new_zeros(num_clusters, features.shape[1]).index_add_(0, initial.to(device), sample)
     centers /= torch.bincount(initial, minlength=num_clusters).clamp(min=1)[:, None].to(device)

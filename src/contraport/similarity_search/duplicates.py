@@ -20,8 +20,8 @@ from contraport.similarity_search.command_options import DUPLICATES_COMMAND_SPEC
 from contraport.similarity_search.nearest_rows import (
     COSINE_ROUNDING_ERROR,
     ApproximateFeatureIndex,
+    check_and_normalize_rows,
     load_or_build_index,
-    normalize_nonzero_rows,
     warn_of_pooled_sets,
     warn_of_slow_search,
 )
@@ -306,10 +306,12 @@ def _label_groups(features: np.ndarray, threshold: float, nearest: _NearestTrack
     items = len(features)
     labels = np.arange(items)
     for first in range(0, items, TILE_SIZE):
-        rows = normalize_nonzero_rows(features[first : first + TILE_SIZE], device, first_item=first)
+        rows = check_and_normalize_rows(features[first : first + TILE_SIZE], device, first_item=first)
         links = [(labels, np.arange(items))]  # each row with one of its group so far
         for second in range(first, items, TILE_SIZE):
-            cosines = rows @ normalize_nonzero_rows(features[second : second + TILE_SIZE], device, first_item=second).T
+            cosines = (
+                rows @ check_and_normalize_rows(features[second : second + TILE_SIZE], device, first_item=second).T
+            )
             if second == first:
                 cosines.fill_diagonal_(-torch.inf)
             for starts, dim in (((first, second), 1), ((second, first), 0)):

@@ -40,7 +40,7 @@ SLOW_SEARCH_ROWS = 1_000_000  # number of rows above which the log recommends an
 log = logging.getLogger("contraport.similarity_search")
 
 
-def normalize_nonzero_rows(features: np.ndarray, device: torch.device | str, *, first_item: int = 0) -> Tensor:
+def check_and_normalize_rows(features: np.ndarray, device: torch.device | str, *, first_item: int = 0) -> Tensor:
     """Scale nonzero rows of features to unit length, as float32 ``(b, F)``.
 
     `first_item` is the position of the first row among all, for errors.
@@ -48,7 +48,7 @@ def normalize_nonzero_rows(features: np.ndarray, device: torch.device | str, *, 
     Raises:
         UsageError: a feature is not finite.
 
-    >>> normalize_nonzero_rows(np.array([[3.0, 4.0]]), torch.device("cpu"))
+    >>> check_and_normalize_rows(np.array([[3.0, 4.0]]), torch.device("cpu"))
     tensor([[0.6000, 0.8000]])
     """
     with np.errstate(over="ignore"):  # overflow is reported below
@@ -104,7 +104,7 @@ def iter_normalized_blocks(features: np.ndarray, device: torch.device | str) -> 
     for first in range(0, len(features), MAX_FEATURE_ROWS_IN_MEMORY):
         yield (
             first,
-            normalize_nonzero_rows(features[first : first + MAX_FEATURE_ROWS_IN_MEMORY], device, first_item=first),
+            check_and_normalize_rows(features[first : first + MAX_FEATURE_ROWS_IN_MEMORY], device, first_item=first),
         )
 
 
@@ -135,7 +135,9 @@ def top_scores_and_indices(
     rows = np.arange(len(features)) if candidate_rows is None else candidate_rows
     for first in range(0, len(rows), MAX_FEATURE_ROWS_IN_MEMORY):
         block = rows[first : first + MAX_FEATURE_ROWS_IN_MEMORY]
-        cosines = normalize_nonzero_rows(features[block], query_vector.device, first_item=int(block[0])) @ query_vector
+        cosines = (
+            check_and_normalize_rows(features[block], query_vector.device, first_item=int(block[0])) @ query_vector
+        )
         best = torch.cat([best, cosines if bonuses is None else cosines + bonuses[block].to(query_vector.device)])
         places = torch.cat([places, torch.from_numpy(block).to(query_vector.device)])
         order = best.argsort(descending=True, stable=True)[:count]
@@ -152,7 +154,7 @@ class ApproximateFeatureIndex:
 
     def find_candidate_rows(self, query_vector: Tensor, num_nearest: int) -> np.ndarray:
         """Return sorted row indices, about 10 * `num_nearest`, including most of the nearest."""
-        rows = normalize_nonzero_rows(query_vector.cpu().numpy()[None], "cpu").numpy()
+        rows = check_and_normalize_rows(query_vector.cpu().numpy()[None], "cpu").numpy()
         _, places = self.faiss_index.search(rows, min(10 * num_nearest, len(self.features)))
         return np.unique(places[places >= 0])
 
@@ -164,7 +166,7 @@ class ApproximateFeatureIndex:
             right = places.reshape(-1)
             left, right = left[right >= 0], right[right >= 0]
             unique, inverse = np.unique(right, return_inverse=True)
-            vectors = normalize_nonzero_rows(self.features[unique], "cpu")
+            vectors = check_and_normalize_rows(self.features[unique], "cpu")
             cosines = torch.cat([
                 (rows[left[part]] * vectors[inverse[part]]).sum(1)
                 for part in np.array_split(np.arange(len(left)), max(1, len(left) // MAX_FEATURE_ROWS_IN_MEMORY))
@@ -218,7 +220,7 @@ def _build_index(faiss: Any, features: np.ndarray) -> Any:
     cells = max(1, min(round(4 * math.sqrt(items)), items // 39))  # faiss requires 39 training rows a cell
     faiss_index = faiss.index_factory(width, f"IVF{cells},SQ8", faiss.METRIC_INNER_PRODUCT)
     training_rows = evenly_spaced_indices(items, max(100_000, 64 * cells))
-    faiss_index.train(normalize_nonzero_rows(features[training_rows], "cpu").numpy())
+    faiss_index.train(check_and_normalize_rows(features[training_rows], "cpu").numpy())
     for _, rows in iter_normalized_blocks(features, "cpu"):
         faiss_index.add(rows.numpy())
     faiss_index.nprobe = min(32, cells)

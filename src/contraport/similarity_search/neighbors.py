@@ -227,7 +227,7 @@ def _nearest_items_by_sets(
     message = f"index: not supported for {run.path}, which compares sets of vectors; without it all items are compared."
     check(options.index is None, message, "sets")
     device, encoder = resolve_device(options.device), model.to_single_view(query_view)
-    item = _load_query_as_dataset(options, encoder)
+    item = _load_text_or_file_query(options, encoder)
     with rename_argument("query", "data"):
         views, loader_config = build_unaugmented_views(run.settings(), item), LoaderConfig(device=device, num_workers=0)
         check_views_fit_model(encoder, item, views)
@@ -390,21 +390,23 @@ def _embed_query(
         raise UsageError(f"{message}`contraport search FEATURES TEXT`.", kind="unknown")
     message = f"run: {run.path} embeds items in {model.num_features} features, got {width} features for each item."
     check(model.num_features == width, message, "width")
-    item = _load_query_as_dataset(options, model, features)
+    item = _load_text_or_file_query(options, model, features)
     with rename_argument("query", "data"):
         views = build_unaugmented_views(run.settings(), item)
         embedded = embed_dataset(model, item, views=views, device=device, num_workers=0)
     return embedded[0].to(device)
 
 
-def _load_query_as_dataset(options: _AnySearchOptions, model: Model, features: Features | None = None) -> Dataset:
+def _load_text_or_file_query(
+    options: _AnySearchOptions, model: Model, features_for_error: Features | None = None
+) -> Dataset:
     """Load the query, a text or a file, as a one-item dataset."""
     query, is_chosen = str(options.query), isinstance(options, ItemSearchOptions) and options.query_view is not None
     if len(model.shapes) == 1 and is_text_shape(model.shapes[0]) and (is_chosen or not _has_image_or_npy_suffix(query)):
         return from_arrays([query], name="query", argument="query")
     if _is_existing_path(query):
         return _load_query_file_as_dataset(Path(query), model)
-    raise _unknown_query_error(query, features)
+    raise _unknown_query_error(query, features_for_error)
 
 
 def _load_query_file_as_dataset(path: Path, model: Model) -> Dataset:
