@@ -38,6 +38,7 @@ class FiniteGuard(Callback):
         self._has_warned = False
 
     def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
+        """Keep the loss for the check before the optimizer step."""
         self._losses.append(loss)
 
     def before_optimizer_step(self, loop: Loop) -> None:

@@ -162,7 +162,7 @@ def open_loggers(names: Iterable[str], run: RunFolder, config: Mapping[str, Any]
     return list(loggers.values())
 
 
-def send_metrics_row(loggers: Iterable[Logger], run: RunFolder, row: MetricsRow) -> None:
+def send_row_unless_logged(loggers: Iterable[Logger], run: RunFolder, row: MetricsRow) -> None:
     """Send a row of metrics to each logger that lacks it."""
     values = {name: value for name, value in row.items() if name != "step" and value is not None}
     with _translate_logger_errors(run):

@@ -16,7 +16,7 @@ from contraport.data import Batch
 from contraport.distributed import is_main_process, stop_all_on_error
 from contraport.objectives import Loss
 from contraport.runs import MetricsRow, RunFolder
-from contraport.training.callbacks.loggers import Logger, send_metrics_row
+from contraport.training.callbacks.loggers import Logger, send_row_unless_logged
 from contraport.training.loop import Callback, Loop
 
 log = logging.getLogger("contraport.training")
@@ -133,7 +133,7 @@ class MetricsWriter(Callback):
             if is_main_process():
                 with self._run.translate_write_errors():
                     self._run.append_metrics(self.last_row)
-                send_metrics_row(self._loggers, self._run, self.last_row)
+                send_row_unless_logged(self._loggers, self._run, self.last_row)
         if loop.is_last_batch:
             log.debug("epoch %d of %s: %s", loop.completed_epochs + 1, loop.epochs, self.last_row)
 
