@@ -125,7 +125,7 @@ def _write_cleaned_table(
     edits = RowEdits.from_audit(result, cleaning, np.flatnonzero(np.isin(sources, rows)), len(table))
     edited = tables.replace_view_columns(
         table, source, columns, str(data),
-        view=repaired_view, partners=edits.partner_rows, kept=edits.is_kept, old_path=data, new_path=path,
+        view=repaired_view, partner_rows=edits.partner_rows, kept_row_mask=edits.is_kept, old_path=data, new_path=path,
     )  # fmt: skip
     if edits.sample_weights is not None:
         edited = tables.set_number_column(edited, SAMPLE_WEIGHT_COLUMN, edits.sample_weights)
@@ -166,7 +166,7 @@ def _write_cleaned_coupling_folder(
                 same = np.arange(len(parsed[part]))
                 sources[part] = tables.replace_view_columns(
                     parsed[part], sources[part], None, str(file),
-                    view=0, partners=same, kept=same >= 0, old_path=file, new_path=path / file.name,
+                    view=0, partner_rows=same, kept_row_mask=same >= 0, old_path=file, new_path=path / file.name,
                 )  # fmt: skip
             tables.write_table(sources[part], temporary / file.name)
 

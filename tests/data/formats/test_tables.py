@@ -492,7 +492,8 @@ def test_text_columns_of_few_values_are_labels(tmp_path, caplog):
 
 def write_and_read_reversed_view(table, path, folder):
     changed = replace_view_columns(
-        table, table, None, str(path), view=1, partners=np.arange(100)[::-1].copy(), kept=np.ones(100, dtype=bool),
+        table, table, None, str(path), view=1, partner_rows=np.arange(100)[::-1].copy(),
+        kept_row_mask=np.ones(100, dtype=bool),
         old_path=path, new_path=folder / "there.csv",
     )  # fmt: skip
     return changed.column("de").to_pylist()

@@ -158,8 +158,8 @@ def replace_view_columns(
     table_name: str,
     *,
     view: int,
-    partners: np.ndarray,
-    kept: np.ndarray,
+    partner_rows: np.ndarray,
+    kept_row_mask: np.ndarray,
     old_path: Path,
     new_path: Path,
 ) -> pa.Table:
@@ -171,8 +171,8 @@ def replace_view_columns(
         declared_roles: roles of the columns; see `infer_roles_from_values`.
         table_name: name of the table in messages.
         view: index of the view.
-        partners: row whose view each row gets, int64 ``(rows,)``.
-        kept: mask of the rows that remain, Booleans ``(rows,)``.
+        partner_rows: row whose view each row gets, int64 ``(rows,)``.
+        kept_row_mask: mask of the rows that remain, Booleans ``(rows,)``.
         old_path: current path of the table, to which names of files are relative.
         new_path: future path of the table.
     """
@@ -182,7 +182,7 @@ def replace_view_columns(
     for name in roles.views[view]:
         place = unparsed.schema.get_field_index(name)
         unparsed = unparsed.set_column(
-            place, unparsed.schema.field(place), unparsed.column(name).take(pa.array(partners))
+            place, unparsed.schema.field(place), unparsed.column(name).take(pa.array(partner_rows))
         )
     for name in {name for names in roles.views for name in names}:
         if is_string(table.schema.field(name).type) and not is_text_by_first_value(table, name):
@@ -191,7 +191,7 @@ def replace_view_columns(
                 name and os.path.relpath(old_path.parent / name, new_path.parent) for name in unparsed[name].to_pylist()
             ]
             unparsed = unparsed.set_column(place, name, pa.array(files, pa.string()))
-    return unparsed.filter(pa.array(kept))
+    return unparsed.filter(pa.array(kept_row_mask))
 
 
 def set_number_column(table: pa.Table, name: str, numbers: np.ndarray) -> pa.Table:
