@@ -1,4 +1,4 @@
-"""Embedding of datasets by a frozen model, which stays unchanged."""
+"""Embedding of datasets by a frozen model."""
 
 from __future__ import annotations
 

@@ -520,7 +520,7 @@ class Command(Generic[P]):
         return get_declared_options(self.options_class)
 
     def with_option_parameters(self, function: Callable[[dict[str, Any]], T]) -> Callable[P, T]:
-        """Decorator that lets a function of an options dict take keyword arguments.
+        """Decorator that replaces a function's options dict by keyword parameters.
 
         Names, types and defaults are visible to type checkers and editors, and the docstring documents each option.
         Errors get a note with the documentation page of the command.

@@ -92,7 +92,7 @@ def is_learned_temperature(text: object) -> bool:
 
 
 def parse_learned_temperature_start(text: str) -> float | None:
-    """Parse the start of a learned temperature, None for ``learn`` without one.
+    """Return the initial value of a learned temperature, or None if not given.
 
     >>> parse_learned_temperature_start("learn"), parse_learned_temperature_start("learn:0.07")
     (None, 0.07)

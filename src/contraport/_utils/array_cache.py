@@ -108,7 +108,7 @@ def total_array_bytes(key: Mapping[str, Any]) -> int:
 
 @contextmanager
 def write_cached_arrays(folder: Path, key: Mapping[str, Any]) -> Iterator[Sequence[np.ndarray]]:
-    """Context manager that yields empty arrays, which are cached on success."""
+    """Context manager that yields arrays to fill, and caches them on success."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CACHE_KEY_FILE).unlink(missing_ok=True)  # before the arrays change: a key is never beside other arrays
     with ExitStack() as stack:

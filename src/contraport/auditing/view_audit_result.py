@@ -80,7 +80,7 @@ class ViewAudit:
         return cls(dataset.name, names, scores, rates, dict(pair_audits), dataset.source_rows.numpy(), dataset.keys)
 
     def flagged(self, *, count: int | None = None) -> ItemViewIndexPairs:
-        """Return the item and view of each suspect, int64 ``(m, 2)``, lowest first.
+        """Return the item and view of each suspect, int64 ``(m, 2)``, by ascending score.
 
         Args:
             count: number of suspects; default: all views that are more probably wrong than right.

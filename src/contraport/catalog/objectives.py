@@ -989,7 +989,7 @@ def guided(temperature: TemperatureLike = 0.1, margin: float = 0.0, layout: str 
     r"\log\Big(1 + \sum_{y_i > y_j} e^{(s_{jj} - s_{ii})/\tau}\Big)",
 )
 def cosent(temperature: TemperatureLike = 0.05) -> Loss:
-    """CoSENT: ranks pairs by similarity in the order of grades; needs ``weights=``.
+    """CoSENT: ranks pairs by similarity in the order of their grades; needs ``weights=``.
 
     The weights are the grades. Only the order of the grades counts. Items are not negatives of each other.
 

@@ -93,7 +93,7 @@ def build_grid(explicit_options: OptionMap) -> Grid:
 
 
 def _check_same_test_items(rows: Sequence[Row], common_options: OptionMap, column_options: Sequence[OptionMap]) -> None:
-    """Raise `UsageError` if the options of a row change its test items.
+    """Raise `UsageError` if the options of a comparison row change the test items.
 
     A row may set the number of training items if `test_items` fixes the number of test items for all.
     """

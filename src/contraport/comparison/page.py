@@ -120,7 +120,7 @@ def build_column_panels(comparison: Comparison) -> list[dict[str, Any]]:
 
 
 def render_comparison_page(comparison: Comparison, commands: list[str]) -> str:
-    """Render the HTML page of a comparison, with its shell commands."""
+    """Render the HTML page of a comparison, with the commands that train each run."""
     has_one_column = len(comparison.columns) == 1 and len(comparison.entries) > 0
     lede = summarize_first_metric(comparison, comparison.columns[0]) if has_one_column else None
     rest = [sentence.removeprefix(lede or "").strip() for sentence in comparison.column_summaries]

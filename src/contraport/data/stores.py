@@ -1,4 +1,4 @@
-"""Stores of item views, in memory, in files or derived."""
+"""Stores of item views, in memory, in files, or wrapping another store."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ class Processes(NamedTuple):
         return integers
 
     def gather_strings(self, local_text: str) -> list[str]:
-        """Gather a string from each process, slowly, for error messages."""
+        """Gather a string from each process (slow, for error messages only)."""
         strings: list[str] = [""] * self.size
         dist.all_gather_object(strings, local_text)
         return strings

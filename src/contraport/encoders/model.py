@@ -456,7 +456,7 @@ def _resolve_view_names(names: Sequence[str] | None, num_views: int) -> tuple[st
 
 
 def kind_from_shape(shape: Shape) -> str:
-    """Return the kind of items of a shape, such as "image".
+    """Return the kind of items with a given shape, such as "image".
 
     >>> kind_from_shape((3, 32, 32)), kind_from_shape((6, 100)), kind_from_shape((7,))
     ('image', 'series', 'vector')

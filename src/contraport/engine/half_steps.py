@@ -123,7 +123,7 @@ class Relaxation(NamedTuple):
         return cotangent
 
     def _undamped_shift(self, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
-        """Return the undamped and unclamped potential, relative to its reference."""
+        """Return the potential before damping and clamping, minus the reference potential."""
         if self.reference_potentials is None:
             return log_marginal - log_sum
         return log_marginal - self.reference_potentials[axis == "columns"] - log_sum

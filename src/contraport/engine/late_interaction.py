@@ -417,7 +417,7 @@ class _CosineTile:
         return self
 
     def matching_similarities(self) -> Tensor:
-        """Return the similarity of each pair of sets, (b, c), after the half-steps."""
+        """Return the similarity of each pair of sets, (b, c), from the potentials."""
         total = (self.matching.row_dual_terms(self.row_potentials[-1]) * self.a).sum(1)
         if self.column_sums:
             total = total + (self.matching.column_dual_terms(self.scalings[-1].log()) * self.b).sum(2)

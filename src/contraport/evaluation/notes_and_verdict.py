@@ -280,7 +280,7 @@ def _find_verdict_without_size_warning(
 
 
 def _describe_retrieval_gain(metric_keys: Iterable[str], differences: DifferencesByBaseline) -> str:
-    """Return a sentence if retrieval beats all baselines, otherwise an empty text."""
+    """Return a sentence if retrieval beats all baselines, otherwise an empty string."""
     metrics = [m for m in collect_metrics_for_display([metric_keys]) if m.group == "retrieval"]
     compared = [m for m in metrics if any(m.key in by_metric for by_metric in differences.values())]
     if not compared:

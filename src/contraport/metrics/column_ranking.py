@@ -46,7 +46,7 @@ class ColumnRanking:
         return np.asarray(self.pair_ranks <= k)
 
     def row_recall_pseudovalues_at(self, k: int) -> np.ndarray[Any, Any]:
-        """Return each row's pseudovalue for recall@k of all test pairs, (rows,).
+        """Return pseudovalues per row, (rows,), whose mean is recall@k of all test pairs.
 
         The recall is a ratio of sums over rows, hits by pairs, and a value is a row's effect on it to first order. A
         bootstrap of these values resamples rows with all their pairs: the pairs of one row are not independent.
@@ -70,7 +70,7 @@ class ColumnRanking:
         return len(np.unique(self._flat_nearest_columns(k))) / len(self.column_popularity)
 
     def column_hubness(self, k: int) -> float:
-        """Return the skewness of how often a column is among a row's k nearest."""
+        """Return the hubness, the skewness of the columns' k-nearest-neighbor counts."""
         counts = np.bincount(self._flat_nearest_columns(k), minlength=len(self.column_popularity))
         centered = counts - counts.mean()
         return float((centered**3).mean() / max((centered**2).mean(), 1e-12) ** 1.5)

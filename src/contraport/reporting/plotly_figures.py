@@ -76,7 +76,7 @@ def build_figure(
 
 
 def build_axis_from_zero(title: str, largest_integer: float | None = None) -> dict[str, Any]:
-    """Build the settings of a titled plotly axis from zero.
+    """Build the settings of a titled plotly axis that starts at zero.
 
     It has a tick at each integer if `largest_integer` is small.
     """

@@ -251,7 +251,7 @@ def _nearest_items_by_sets(
 
 
 def _project_vector_sets(model: Model, inputs: Tensor) -> Tensor:
-    """Encode and project the vectors of each item of a single view, ``(b, t, d)``."""
+    """Encode items of a single view as sets of projected vectors, ``(b, t, d)``."""
     (sets,) = model.project(model.encode([inputs], pooled=False))
     return sets
 

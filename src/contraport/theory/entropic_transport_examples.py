@@ -178,7 +178,7 @@ def _normalize_masses(argument: str, masses: Tensor) -> Tensor:
 
 
 def _resolve_position_column(argument: str, positions: Tensor | None, masses: Tensor) -> Tensor:
-    """Return validated positions as a column, (n, 1), evenly spaced for None."""
+    """Return validated positions as a column, (n, 1), by default evenly spaced."""
     if positions is None:
         return torch.linspace(0, 1, len(masses), dtype=torch.float64)[:, None]
     good = is_dense_real_tensor(positions) and positions.shape == masses.shape

@@ -307,7 +307,7 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
     def _select_training_positions(
         self, scores: Tensor, decoy_scores: Tensor, drop_share: float, *, includes_decoys: bool
     ) -> Tensor:
-        """Return sorted positions to train on, without the lowest-scored share `drop_share`.
+        """Return sorted positions to train on, without those of the lowest scores.
 
         Decoys stay if they score like pairs that stay.
         """

@@ -150,7 +150,7 @@ def _score_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     "similarity in one view to the items nearest in the other view, averaged over both", shared_space=False
 )
 def _score_likeness(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    """Mean similarity in one view to the items nearest in the other."""
+    """Mean similarity of each item to the nearest neighbors of its partner."""
     (near_first, near_second), (x, y) = paired.neighbors_excluding_members(pairs), paired.features
     return (
         _compute_mean_similarity(y, pairs.second, near_first) + _compute_mean_similarity(x, pairs.first, near_second)

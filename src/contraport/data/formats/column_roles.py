@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ColumnRoles:
-    """Columns of each view, and the column of each other role.
+    """Columns of each view, and of other roles such as labels and keys.
 
     Attributes:
         views: columns of each view.

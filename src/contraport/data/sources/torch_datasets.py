@@ -136,7 +136,7 @@ def _encode_labels_and_class_names(
 
 
 def _find_or_read_labels(dataset: TorchDataset[Any], length: int, name: str) -> np.ndarray:
-    """Return the stored labels of a dataset, or read each item."""
+    """Return the stored labels of a dataset, or read them item by item."""
     stored = _find_stored_labels(dataset)
     if stored is not None and len(stored) == length and str(stored[0]) == str(find_item_label(dataset[0])):
         return stored

@@ -1,4 +1,4 @@
-"""Local cache of data at URLs, which fsspec downloads when they change."""
+"""Local copies of files at URLs, downloaded again when the originals change."""
 
 from __future__ import annotations
 

@@ -282,7 +282,7 @@ def _row_log_sums_or_weighted_sums(
     row_exponents: Tensor | None = None,
     column_weights: Tensor | None = None,
 ) -> Tensor:
-    """Return the log-sum-exp of each row, (N,), or a weighted sum.
+    """Return each row's log-sum-exp, (N,), or its weighted sum of exponentials.
 
     The log-sum-exp is log sum_j exp(S_ij + B_j), for the log-kernel S. The weighted sum is sum_j exp(S_ij + A_i + B_j)
     v_j, for exponents A of the rows and B of the columns.
@@ -339,7 +339,7 @@ def _input_gradients(
 def _row_gradients_and_sums_fused(
     inputs: _KernelInputs, weights: _WeightVariants, without_link: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return pair weights times y and their row sums, without storing weights."""
+    """Return W y and the row sums of pair weights W, without storing W."""
     blocks = _choose_device_launch_config("weighted_products_kernel", inputs.x)
     splits = _count_column_splits(inputs, blocks)
     (n, d), like = inputs.x.shape, weights.with_own_exponentials.row_factors

@@ -91,7 +91,7 @@ class TsallisProblem(HostLoop):
 
     @property
     def num_pairs_per_potential(self) -> int:
-        """Number of pairs that share one potential and have total mass 1."""
+        """Number of pairs per row, or of all pairs if rows share a potential."""
         n, m = self.logit_geometry.shape
         return m if self.has_separate_row_potentials else n * m
 

@@ -82,7 +82,7 @@ class DataBalanced(ItemLogAverages, Constraint):
         return [plan, plan.T] if request.bidirectional else [plan]
 
     def _flat_average_indices(self, ids: Tensor, pattern: PairPattern, side: int) -> Tensor:
-        """Return each row's (side 0) or column's (1) index into the stored averages."""
+        """Return indices of rows (`side` 0) or columns (1) in the stored averages."""
         items, selected = pattern.items[side], pattern.selected_indices
         places = torch.arange(len(items), device=items.device) if selected is None else selected[side]
         views = places // pattern.num_items  # a layout puts one view after another

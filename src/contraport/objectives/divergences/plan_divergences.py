@@ -285,9 +285,9 @@ class JensenShannon(PlanDistance):
 
 @dataclass(frozen=True, repr=False)
 class PlanUniformity(Divergence):
-    """Uniformity penalty KL(Q | P) of IOT-CL on the plan P.
+    """Penalty on unevenly spread mass of the plan's negatives (uniformity of IOT-CL).
 
-    Q is P with the negatives' mass spread evenly. With the cosine cost it takes no pass over the pairs.
+    The penalty is KL(Q | P): Q is P with that mass spread evenly. With the cosine cost it takes no pass over the pairs.
 
     Raises:
         UsageError: the plan of the constraint has exact zeros.

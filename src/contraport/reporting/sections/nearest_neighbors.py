@@ -33,7 +33,7 @@ def build_nearest_neighbors_section(assets: PageAssets) -> Section | None:
 
 
 def _build_query_and_neighbor_rows(run: ReportedRun) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Build template data of each query item and its 8 nearest neighbors."""
+    """Tabulate each query item with its 8 nearest neighbors, for the report."""
     nearest, labels = run.figure_arrays["neighbors"], run.figure_arrays.get("labels")
     ids, texts = run.figure_arrays.get("ids", np.arange(len(nearest))), run.figure_arrays.get("texts")
 

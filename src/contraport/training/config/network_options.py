@@ -55,7 +55,7 @@ def _allow_mapping_by_view(check_value: OptionCheck) -> OptionCheck:
 
 
 def _build_type_check(required_type: Any) -> OptionCheck:
-    """Build an option check for values of a type."""
+    """Build a check that an option's value has a given type."""
 
     def validate(name: str, value: Any) -> None:
         check(matches_type(value, required_type), f"{name}: must be {describe_type(required_type)}, got {value!r}.")
@@ -198,7 +198,7 @@ class NetworkSettings(BaseOptions):
 
     @property
     def _has_no_trainable_encoder(self) -> bool:
-        """True if no encoder has trainable weights, False for encoders given by view."""
+        """True if `encoder` is one value for all views, without trainable weights."""
         return not isinstance(self.encoder, Mapping) and all(self._untrainable_encoder_mask)
 
     @property
