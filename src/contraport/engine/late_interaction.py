@@ -394,7 +394,7 @@ class _CosineTile:
             self.cosines.masked_fill_(self.b == 0, -torch.inf)
 
     def run_half_steps(self) -> _CosineTile:
-        """Run the half-steps for all pairs of sets at once.
+        """Run Sinkhorn half-steps for all pairs of sets at once.
 
         The kernel is e^((cosine - shift) / temperature). Without steps on columns the shift is the maximum of each row,
         so that nothing vanishes at any temperature. With such steps it is 1, and the temperature is bounded from below.
@@ -417,7 +417,7 @@ class _CosineTile:
         return self
 
     def matching_similarities(self) -> Tensor:
-        """Return the similarity of each pair of sets, (b, c), from the potentials."""
+        """Return the similarity of each pair of sets, (b, c), from the dual potentials."""
         total = (self.matching.row_dual_terms(self.row_potentials[-1]) * self.a).sum(1)
         if self.column_sums:
             total = total + (self.matching.column_dual_terms(self.scalings[-1].log()) * self.b).sum(2)

@@ -218,7 +218,7 @@ def _check_views(x0: Tensor, x1: Tensor, letter: str = "x") -> None:
 
 
 def _resolve_pair_weights(x0: Tensor, x1: Tensor, alpha: Tensor | None) -> Tensor:
-    """Return validated pair weights, (2n, 2n), uniform for None."""
+    """Return validated pair weights, (2n, 2n), by default uniform."""
     _check_views(x0, x1)
     if alpha is None:
         alpha = pair_weights(x0.double(), x1.double(), regularizer="uniform")

@@ -139,7 +139,7 @@ class CudaPairPasses(PairPasses):
         row_exponents: Tensor | None = None,
         column_weights: Tensor | None = None,
     ) -> Tensor:
-        """Return the log-sum-exp or weighted sum of each row, (N,), on every process."""
+        """Return each row's log-sum-exp or weighted sum of exponentials, (N,), on every process."""
         own = self._own_row_slice(len(inputs.x))
         own_exponents = None if row_exponents is None else row_exponents[own]
         part = _row_log_sums_or_weighted_sums(inputs.take_rows(own), column_exponents, own_exponents, column_weights)

@@ -93,7 +93,7 @@ class DataBalanced(ItemLogAverages, Constraint):
         return (limit * side + views) * self.log_average.shape[1] + ids[items]
 
     def _count_distinct_seen_or_in_batch(self, side: int, batch_indices: Tensor) -> Tensor:
-        """Count distinct rows (side 0) or columns (1) seen, including this batch."""
+        """Count distinct rows (`side` 0) or columns (1) seen, including this batch."""
         seen = ~self.log_average.isnan()
         seen.view(-1)[batch_indices] = True
         return seen[MAX_VIEWS_WITH_POTENTIALS * side : MAX_VIEWS_WITH_POTENTIALS * (side + 1)].sum()

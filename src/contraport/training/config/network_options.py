@@ -41,7 +41,7 @@ def _is_pretrained_by_default(encoder: Any) -> bool:
 
 
 def _allow_mapping_by_view(check_value: OptionCheck) -> OptionCheck:
-    """Build an option check that accepts one value, or a mapping from views to values."""
+    """Build a check that accepts one option value, or a mapping from views to values."""
 
     def validate(name: str, value: Any) -> None:
         if not isinstance(value, Mapping):
