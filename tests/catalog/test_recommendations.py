@@ -14,7 +14,7 @@ ALL = [one for use_case in USE_CASES for one in use_case.recommendations]
 @pytest.mark.parametrize("recommendation", ALL, ids=[f"{number}" for number in range(len(ALL))])
 def test_names_existing_objectives_and_claims(recommendation: Recommendation) -> None:
     assert set(recommendation.objectives) <= OBJECTIVES.keys()
-    assert recommendation.text.endswith(".")
+    assert recommendation.text_markdown.endswith(".")
     for evidence in recommendation.evidence:
         claims = build_grid({"suite": evidence.suite}).claims
         assert 0 <= evidence.claim_index < len(claims)
