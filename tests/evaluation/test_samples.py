@@ -13,8 +13,8 @@ from contraport.data import Dataset, Views, from_arrays
 from contraport.embedding import LoaderConfig
 from contraport.encoders import Model
 from contraport.evaluation.report_arrays import (
+    collect_cosine_matrix_and_labels,
     collect_feature_plot_arrays,
-    collect_item_cosine_arrays,
     collect_test_figure_arrays,
     project_to_2d_with_method,
 )
@@ -56,10 +56,10 @@ def test_projection_to_2d_accepts_any_features(rows: torch.Tensor | None, method
 
 def test_cosines_of_a_fixed_number_of_items_sorted_by_class() -> None:
     dataset = build_vectors(400, 3)
-    arrays = collect_item_cosine_arrays(dataset, torch.randn(400, 4, generator=torch.Generator().manual_seed(0)))
+    arrays = collect_cosine_matrix_and_labels(dataset, torch.randn(400, 4, generator=torch.Generator().manual_seed(0)))
     assert arrays["cosines"].shape == (160, 160)
     assert arrays["cosine_labels"].tolist() == sorted(arrays["cosine_labels"])
-    assert "cosine_labels" not in collect_item_cosine_arrays(build_vectors(5, None), torch.eye(5))
+    assert "cosine_labels" not in collect_cosine_matrix_and_labels(build_vectors(5, None), torch.eye(5))
 
 
 def test_suspicion_uses_features_of_a_shared_encoder() -> None:

@@ -206,7 +206,7 @@ def _parse_arguments_or_print_help(command: Command[...], name: str, argv: list[
     """Parse the arguments of a command, or print its help and return None."""
     declared = list(command.options_by_name.values())
     options: Mapping[str, Any] | None
-    if not _requires_parser(declared, argv):  # which is in an optional package
+    if not _requires_parser_package(declared, argv):
         options = {option.name: word for option, word in zip(declared, argv, strict=False)}
     else:
         with translate_import_errors(
@@ -225,7 +225,7 @@ def _parse_arguments_or_print_help(command: Command[...], name: str, argv: list[
     return options
 
 
-def _requires_parser(options: Sequence[Option], words: Sequence[str]) -> bool:
+def _requires_parser_package(options: Sequence[Option], words: Sequence[str]) -> bool:
     """Return whether parsing a command line requires the optional parser package."""
     if any(word.startswith("-") for word in words) or len(words) > len(options):
         return True

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import torch
 from huggingface_hub import snapshot_download
@@ -254,19 +254,24 @@ def load_pretrained_weights(encoder: Encoders) -> InitialWeights:
         UsageError: no encoder is from timm or transformers, it has no weights, or they cannot be downloaded.
     """
     if encoder is None or isinstance(encoder, str | nn.Module):
-        return _load_published_initial_weights(encoder)
+        if _is_pretrained_encoder_name(encoder):
+            return _load_published_weights_by_name(encoder)
+        got = "the default" if encoder is None else repr(encoder)
+        option = format_options(encoder="resnet18")
+        message = f"pretrained: requires an encoder of timm or transformers by name, such as {option}, got {got}."
+        raise UsageError(message, kind="no_weights")
     names = list(encoder.values()) if isinstance(encoder, Mapping) else list(encoder)
     external = [name for name in names if _is_pretrained_encoder_name(name)]
     check(len(external) > 0, f"pretrained: must have a timm or transformers encoder, got {names}.", "no_weights")
     parts = [
-        _load_published_initial_weights(name)._list_encoder_weights()[0] if name in external else EncoderWeights(name)
+        _load_published_weights_by_name(name)._list_encoder_weights()[0] if name in external else EncoderWeights(name)
         for name in names
     ]
     by_view = dict(zip(encoder, parts, strict=True)) if isinstance(encoder, Mapping) else parts
     return InitialWeights(", ".join(map(str, external)), by_view)
 
 
-def _is_pretrained_encoder_name(encoder: object) -> bool:
+def _is_pretrained_encoder_name(encoder: object) -> TypeGuard[str]:
     """Return whether an encoder option names an encoder with published weights."""
     if encoder in ENCODERS:
         return ENCODERS[encoder].is_pretrained_by_default
@@ -274,21 +279,16 @@ def _is_pretrained_encoder_name(encoder: object) -> bool:
 
 
 @hint_on_error("contraport docs troubleshooting weights-cannot-be-downloaded")
-def _load_published_initial_weights(encoder: str | nn.Module | None) -> InitialWeights:
+def _load_published_weights_by_name(name: str) -> InitialWeights:
     """Load the published weights of one encoder by its name."""
-    got = "the default" if encoder is None else repr(encoder)
-    option = format_options(encoder="resnet18")
-    message = f"pretrained: requires an encoder of timm or transformers by name, such as {option}, got {got}."
-    check(_is_pretrained_encoder_name(encoder), message, "no_weights")
-    assert isinstance(encoder, str)
-    if encoder in ENCODERS:
+    if name in ENCODERS:
         return _build_timm_initial_weights(
-            encoder,
+            name,
             efficientnet_lite0.read_lite0_weights(),
             _timm_config_or_empty(efficientnet_lite0.TIMM_NAME),
             efficientnet_lite0.WEIGHTS_PACKAGE,
         )
-    return _load_timm_initial_weights(encoder) if timm.is_model(encoder) else _load_text_initial_weights(encoder)
+    return _load_timm_initial_weights(name) if timm.is_model(name) else _load_text_initial_weights(name)
 
 
 def _load_text_initial_weights(name: str) -> InitialWeights:

@@ -26,7 +26,7 @@ from contraport.training.components.data_builder import build_views
 from contraport.training.components.model_builder import apply_lora, build_untrained_copy
 from contraport.training.components.step_builder import build_loss_schedules, build_objective
 from contraport.training.config import Settings
-from contraport.training.step.target_parser import find_constant_target
+from contraport.training.step.target_parser import find_batch_independent_target
 
 
 def find_checkpoints_by_epoch(run: RunFolder, *, before_epoch: int | None) -> dict[int, Path]:
@@ -69,7 +69,7 @@ def build_initial_test_plan_objective(settings: Settings) -> Loss:
     check(not has_object_placeholder(settings.objective), message, "no_plan")
     message = "No plan is drawn: items were compared with prototypes, which the run folder does not store."
     check(settings.prototypes is None, message, "no_plan")
-    target = None if settings.target is None else find_constant_target(settings.target)
+    target = None if settings.target is None else find_batch_independent_target(settings.target)
     message = "No plan of test items is drawn: the target is known only for training items."
     check(settings.target is None or target is not None, message, "no_plan")
     try:

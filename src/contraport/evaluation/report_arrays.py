@@ -43,7 +43,7 @@ ArraysByName = dict[str, np.ndarray[Any, Any]]
 def collect_test_figure_arrays(context: EvalContext, *, has_probe: bool) -> ArraysByName:
     """Return 2-D points, cosines, losses and mismatch scores of test items."""
     test, positions = context.test, fixed_random_positions(len(context.test), 1_000)
-    arrays = collect_feature_plot_arrays(test, context.test_features, positions) | collect_item_cosine_arrays(
+    arrays = collect_feature_plot_arrays(test, context.test_features, positions) | collect_cosine_matrix_and_labels(
         test, context.test_features
     )
     arrays |= _compute_item_loss_arrays(context, positions)
@@ -91,8 +91,8 @@ def collect_item_content_arrays(dataset: Dataset, positions: Tensor) -> ArraysBy
     return arrays
 
 
-def collect_item_cosine_arrays(dataset: Dataset, features: Tensor) -> ArraysByName:
-    """Return the pairwise cosines of sampled items, sorted by label."""
+def collect_cosine_matrix_and_labels(dataset: Dataset, features: Tensor) -> ArraysByName:
+    """Return pairwise cosines and labels of sampled items, sorted by label."""
     positions = random_positions_sorted_by_label(dataset, 160)
     z = normalize(features[positions])
     arrays: ArraysByName = {"cosines": (z @ z.T).numpy()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -31,7 +32,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-class LayoutWrapper(Layout):
+class LayoutWrapper(Layout, ABC):
     """Base class of layouts that modify another layout.
 
     Attributes:

@@ -15,7 +15,7 @@ from tests.errors import raises_usage_error
 from contraport import Domains, Gibbs, Labels, Neighbors, Pairs, SoftNeighbors, nt_xent
 from contraport.data import Dataset, from_arrays
 from contraport.objectives import SimilarityMatrix
-from contraport.training.step.target_parser import build_target_function, find_constant_target
+from contraport.training.step.target_parser import build_target_function, find_batch_independent_target
 
 ITEMS = 12
 BATCH = [7, 0, 3, 11, 4]
@@ -54,11 +54,11 @@ def save_array(path: Path, values: Any) -> str:
     ],
 )
 def test_targets_by_rule_apply_to_any_items(text: str, rule: Any, data: Dataset) -> None:
-    assert build_target_function(text, data)(data[0]) == find_constant_target(text) == rule
+    assert build_target_function(text, data)(data[0]) == find_batch_independent_target(text) == rule
 
 
 def test_targets_of_training_items_depend_on_positions() -> None:
-    assert find_constant_target("soft:missing.npy") is find_constant_target("neighbors") is None
+    assert find_batch_independent_target("soft:missing.npy") is find_batch_independent_target("neighbors") is None
 
 
 def test_features_of_a_file_are_indexed_by_items(data: Dataset, tmp_path: Path) -> None:

@@ -127,8 +127,8 @@ class _Sample(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ArchiveField(UndecodedItems):
-    """Undecoded files of one suffix in tar archives, one for each sample.
+class ArchiveMembers(UndecodedItems):
+    """Undecoded files of one suffix in tar archives, one per sample.
 
     Each access opens an archive, so that several processes can use the same object.
 
@@ -160,10 +160,10 @@ class ArchiveField(UndecodedItems):
         check(len(content) == size, message, "unreadable")
         return content
 
-    def subset(self, positions: Positions) -> ArchiveField:
+    def subset(self, positions: Positions) -> ArchiveMembers:
         keys = tuple(self.keys[position] for position in positions.tolist())
         places = self.archive_indices[positions], self.offsets[positions], self.sizes[positions]
-        return ArchiveField(self.archive_paths, keys, self.field, *places)
+        return ArchiveMembers(self.archive_paths, keys, self.field, *places)
 
     def describe_item_location(self, position: int) -> str:
         return f"{self.archive_paths[self.archive_indices[position]]}: {self.keys[position]}.{self.field}"
@@ -296,7 +296,7 @@ def _build_view(archives: list[str], samples: list[_Sample], field: str) -> Unde
     places = np.array(
         [(sample.archive_index, *sample.offset_and_size_by_field[field]) for sample in samples], dtype=np.int64
     )
-    members = ArchiveField(tuple(archives), tuple(sample.key for sample in samples), field, *places.T)
+    members = ArchiveMembers(tuple(archives), tuple(sample.key for sample in samples), field, *places.T)
     if field.endswith(_IMAGE_FIELD):
         return members
     if field.endswith(_TEXT_FIELD):

@@ -6,7 +6,7 @@ one value per row: the objective weights the rows, leaves out those without targ
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import ClassVar, TypeAlias
 
 import torch
@@ -21,7 +21,7 @@ ValuesPerRow: TypeAlias = Tensor
 """Tensor of one value for each row of a block, (N,)."""
 
 
-class Divergence(Component):
+class Divergence(Component, ABC):
     """Base class of divergences from the target plan and of penalties on plans.
 
     Attributes:
@@ -52,7 +52,7 @@ class Divergence(Component):
         """Return the divergence as `ValuesPerRow` that sum to it, or as a scalar."""
 
 
-class KernelDivergence(Divergence):
+class KernelDivergence(Divergence, ABC):
     """Base class of divergences that need only the kernel, not the plan."""
 
     supports_column_weights: ClassVar[bool] = False

@@ -8,7 +8,7 @@ target's support are needed.
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -198,7 +198,7 @@ class FenchelYoung(Divergence):
         return mass * plan.quadratic_conjugate() - target.row_products_with_log_kernel(logits.log_kernel) + own
 
 
-class PlanDistance(Divergence):
+class PlanDistance(Divergence, ABC):
     """Base class of sums of elementwise distances between target t and plan P.
 
     Where t_ij is 0, the distance must be a multiple of P_ij.

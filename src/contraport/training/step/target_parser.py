@@ -47,12 +47,12 @@ _PARAMETER_NAMES_BY_KIND: Mapping[str, tuple[str, ...]] = {
 }
 """Names of the parameters of each kind of target, such as alpha and beta of ``domains:alpha=0.1,beta=0``."""
 
-_CONSTANT_TARGET_CLASS_BY_KIND: Mapping[str, type[Target]] = {
+_BATCH_INDEPENDENT_TARGET_BY_KIND: Mapping[str, type[Target]] = {
     "pairs": Pairs,
     "labels": Labels,
     "domains": Domains,
 }
-"""Classes of the targets that are the same for all batches, by kind."""
+"""Classes of targets that are the same for all batches, by kind."""
 
 
 def build_target_function(text: str, dataset: Dataset) -> Callable[[Batch], Target]:
@@ -72,10 +72,10 @@ def build_target_function(text: str, dataset: Dataset) -> Callable[[Batch], Targ
     (Labels(), Neighbors(neighbors=3))
     """
     name, parameters = parse_target_spec(text)
-    if name in _CONSTANT_TARGET_CLASS_BY_KIND:
+    if name in _BATCH_INDEPENDENT_TARGET_BY_KIND:
         has_attribute = name == "pairs" or getattr(dataset, name) is not None
         check(has_attribute, f"target: {name} requires data with {name}; {dataset.name!r} has none.", "missing_data")
-        return partial(_get_same_target, _CONSTANT_TARGET_CLASS_BY_KIND[name](**parameters))
+        return partial(_get_same_target, _BATCH_INDEPENDENT_TARGET_BY_KIND[name](**parameters))
     if name == "shown" and dataset.entity_ids is not None:
         pairs = dataset.entity_ids
         shape = [int(count) + 1 for count in pairs.amax(0)]
@@ -147,14 +147,14 @@ def parse_target_spec(text: str, *, check_files: bool = True) -> tuple[str, dict
     return name, dict(parameters)
 
 
-def find_constant_target(text: str) -> Target | None:
+def find_batch_independent_target(text: str) -> Target | None:
     """Return the target if it is the same for all batches, else None.
 
-    >>> find_constant_target("domains:alpha=0.1"), find_constant_target("neighbors:k=3")
+    >>> find_batch_independent_target("domains:alpha=0.1"), find_batch_independent_target("neighbors:k=3")
     (Domains(alpha=0.1), None)
     """
     name, parameters = parse_target_spec(text, check_files=False)  # they may be gone when a run is evaluated
-    return _CONSTANT_TARGET_CLASS_BY_KIND[name](**parameters) if name in _CONSTANT_TARGET_CLASS_BY_KIND else None
+    return _BATCH_INDEPENDENT_TARGET_BY_KIND[name](**parameters) if name in _BATCH_INDEPENDENT_TARGET_BY_KIND else None
 
 
 def read_teacher_features(argument: str, file: str, items: int, *, views: int | None = None) -> Tensor:
