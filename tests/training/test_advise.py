@@ -14,7 +14,7 @@ from contraport.cli.commands import get_command
 from contraport.cli.parsing import parse_command_line
 from contraport.data import Dataset, from_arrays
 from contraport.training.advise import CommandAdvice
-from contraport.training.preflight import find_default_objective_warning
+from contraport.training.start_warnings import find_default_objective_warning
 from tests.errors import raises_usage_error
 
 rng = np.random.default_rng(0)

@@ -17,7 +17,7 @@ from contraport.data import Dataset, from_arrays
 from contraport.runs import as_run_folder
 from contraport.training.config import Settings
 from contraport.training.dry_run import DryRunResult
-from contraport.training.preflight import (
+from contraport.training.start_warnings import (
     MAX_SUGGESTED_EPOCHS,
     MIN_STEPS_WITHOUT_WARNING,
     find_few_images_warning,
@@ -120,7 +120,7 @@ def test_suggests_batch_size_only_if_it_was_set() -> None:
 
 @pytest.mark.parametrize("installed", [True, False])
 def test_suggests_pretrained_weights_for_few_photos(installed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("contraport.training.preflight.are_lite0_weights_installed", lambda: installed)
+    monkeypatch.setattr("contraport.training.start_warnings.are_lite0_weights_installed", lambda: installed)
     photos = from_arrays(np.zeros((220, 3, 4, 4), np.uint8))
     text = find_few_images_warning(Settings(data="my photos"), photos) or ""
     names = re.findall(r"--encoder (\w+)", text)

@@ -47,12 +47,6 @@ from contraport.training.dry_run import train_timed_steps
 from contraport.training.epoch_end_metrics import EpochEndMetrics
 from contraport.training.feature_cache import with_cached_features
 from contraport.training.loop import Position
-from contraport.training.preflight import (
-    log_item_and_step_counts,
-    log_preflight_warnings,
-    log_training_description,
-    suggest_batch_size,
-)
 from contraport.training.resumable_fit import run_training_loop
 from contraport.training.run_folder_setup import (
     create_run_folder,
@@ -61,6 +55,12 @@ from contraport.training.run_folder_setup import (
     restore_replaced_run_on_failure,
 )
 from contraport.training.run_logging import console_logging, first_process_logging, run_logging
+from contraport.training.start_warnings import (
+    log_item_and_step_counts,
+    log_start_warnings,
+    log_training_description,
+    suggest_batch_size,
+)
 from contraport.training.thread_count import choose_thread_count, temporary_thread_count
 
 log = logging.getLogger("contraport.training")
@@ -211,7 +211,7 @@ def _log_dry_run_estimate(
     with console_logging(shown=settings.progress):
         log_training_description(run, settings, components)
         log_item_and_step_counts(settings, components)
-        log_preflight_warnings(settings, components, explicit_options)
+        log_start_warnings(settings, components, explicit_options)
         steps = settings.epochs * components.steps_per_epoch
         log.info("%s", train_timed_steps(settings, components).format_estimate(steps))
 
@@ -233,7 +233,7 @@ def _fit_and_save_model(
         if settings.resume and not is_complete:
             log.info("resume: from step %s%s", f"{start.step:,}", "" if start.step else ", as there is no checkpoint")
         if not run.parent_command and not is_complete:
-            log_preflight_warnings(settings, components, explicit_options)
+            log_start_warnings(settings, components, explicit_options)
         if count_cached_draws(settings) > 0:
             components = with_cached_features(components, settings, Path(settings.features or run.features_path))
         elif settings.epochs > 1 and settings.decoded != "none":

@@ -1,4 +1,4 @@
-"""Logs the description of a training run and warnings before it starts."""
+"""Warnings and description of a training run, logged before it starts."""
 
 from __future__ import annotations
 
@@ -126,9 +126,7 @@ def log_item_and_step_counts(settings: Settings, components: TrainingComponents)
     log.info("%s: %s%s%s", pluralize(steps, "step"), schedule, per_step, rest)
 
 
-def log_preflight_warnings(
-    settings: Settings, components: TrainingComponents, explicit_options: Mapping[str, Any]
-) -> None:
+def log_start_warnings(settings: Settings, components: TrainingComponents, explicit_options: Mapping[str, Any]) -> None:
     """Log a warning for each setting that hinders learning."""
     dataset, module, steps = components.dataset, components.module, settings.epochs * components.steps_per_epoch
     if isinstance(dataset, Stream):

@@ -13,7 +13,7 @@ from contraport.runs import as_run_folder
 from contraport.training import train
 from contraport.training.components.assembly import build_components
 from contraport.training.config import Settings
-from contraport.training.preflight import are_view_features_identical
+from contraport.training.start_warnings import are_view_features_identical
 
 
 def train_and_list_log_lines(folder: Path, data: Path, **options: Any) -> list[tuple[str, str]]:
