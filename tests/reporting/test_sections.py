@@ -55,14 +55,12 @@ def test_plan_and_target_share_a_scale_without_self_pairs(make_run) -> None:
     assert plan["meta"]["scale"] == target["meta"]["scale"] == list(values["scale"])
     assert plan["z"]["withoutSelf"] is True
     assert plan["meta"]["rows"][7] == "view 2, item 2 (zero)"
-    assert one["last_snapshot"].total_mass == pytest.approx(0.9, abs=1e-5)
-    assert 0 < one["last_snapshot"].share_on_target < 1
-    assert one["last_snapshot"].excludes_self_pairs
-    assert 0 < len(one["most_dropped_items"]) <= 6
-    assert all(share < 1 for *_, share in one["most_dropped_items"])
-    assert [share for *_, share in one["most_dropped_items"]] == sorted(
-        share for *_, share in one["most_dropped_items"]
-    )
+    assert one.last_snapshot.total_mass == pytest.approx(0.9, abs=1e-5)
+    assert 0 < one.last_snapshot.share_on_target < 1
+    assert one.last_snapshot.excludes_self_pairs
+    assert 0 < len(one.most_dropped_items) <= 6
+    assert all(share < 1 for *_, share in one.most_dropped_items)
+    assert [share for *_, share in one.most_dropped_items] == sorted(share for *_, share in one.most_dropped_items)
 
 
 def test_masses_are_quantized_on_the_log_scale() -> None:
@@ -109,7 +107,7 @@ def test_cross_plan_has_no_excluded_pairs(make_run) -> None:
     write_npz(run.samples_path, run.page_arrays() | {"plan": np.full((6, 6), 1 / 36), "target": np.eye(6) / 6})
     assets = build_assets(run)
     (one,) = build_plans_section(assets).template_variables["plans"]
-    assert not one["last_snapshot"].excludes_self_pairs
+    assert not one.last_snapshot.excludes_self_pairs
     drawn = assets.plots["plan-0"]
     assert [drawn["data"][0]["meta"][values][2] for values in ("rows", "columns")] == [
         "view 1, item 3 (one)",
@@ -131,15 +129,15 @@ def test_dropped_mass_is_described_only_if_any_is_dropped(make_run) -> None:
         values = build_plans_section(assets).template_variables
         (one,) = values["plans"]
         assert values["over_epochs"] is None
-        assert one["sprite_sheet_key"] == assets.add_thumbnails(run.page_arrays()["plan_view_1"])
+        assert one.sprite_sheet_key == assets.add_thumbnails(run.page_arrays()["plan_view_1"])
         assert json.loads(plotly_figures.to_script_json(assets.script_data))["plans"]["plan-0"]["mass"] == [
             round(plan.sum(), 4)
         ]
         return (
-            one["plan_plot"].label.partition(": ")[2],
-            one["lines_alt_text"].rpartition("; ")[2],
-            one["most_dropped_items"],
-            one["last_snapshot"].negatives_tv_from_uniform,
+            one.plan_plot.label.partition(": ")[2],
+            one.lines_alt_text.rpartition("; ")[2],
+            one.most_dropped_items,
+            one.last_snapshot.negatives_tv_from_uniform,
         )
 
     on_target = "of its mass on target"

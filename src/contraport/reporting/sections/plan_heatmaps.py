@@ -91,6 +91,28 @@ class PlanSnapshot(NamedTuple):
         return excludes_self_pairs(self.plan, self.target)
 
 
+class PlanCard(NamedTuple):
+    """Values of the section's template for the plans of one run.
+
+    Attributes:
+        most_dropped_items: item, class name and share of the target mass that the plan keeps, for the least shares.
+        sprite_sheet_key: key of the thumbnails of the first view; empty without any.
+    """
+
+    run: ReportedRun
+    snapshots: list[PlanSnapshot]
+    plan_plot: PlotElement
+    target_plot: PlotElement
+    most_dropped_items: list[tuple[int, str, float]]
+    sprite_sheet_key: str
+    lines_alt_text: str
+
+    @property
+    def last_snapshot(self) -> PlanSnapshot:
+        """Snapshot after the last epoch, which is shown first."""
+        return self.snapshots[-1]
+
+
 def build_plans_section(assets: PageAssets) -> Section | None:
     """Build the section of transport plans, or None if none is stored."""
     snapshots = {run.position: load_plan_snapshots(run) for run in assets.runs}
@@ -99,7 +121,7 @@ def build_plans_section(assets: PageAssets) -> Section | None:
     if scale is None:
         return None
     with_plans = [run for run in assets.runs if snapshots[run.position]]
-    plans = [_add_plans_to_page(assets, run, snapshots[run.position], scale) for run in with_plans]
+    plans = [_add_plan_card(assets, run, snapshots[run.position], scale) for run in with_plans]
     over_epochs = None
     if several := [(run, snapshots[run.position]) for run in assets.runs if len(snapshots[run.position]) > 1]:
         over_epochs = _add_mass_on_target_plot(assets, several)
@@ -125,10 +147,8 @@ def load_plan_snapshots(run: ReportedRun) -> list[PlanSnapshot]:
     return [PlanSnapshot(epoch, samples["plan"].astype(float), samples["target"].astype(float))]
 
 
-def _add_plans_to_page(
-    assets: PageAssets, run: ReportedRun, snapshots: list[PlanSnapshot], scale: LogScale
-) -> dict[str, Any]:
-    """Add plans to the page and return values for the section's template."""
+def _add_plan_card(assets: PageAssets, run: ReportedRun, snapshots: list[PlanSnapshot], scale: LogScale) -> PlanCard:
+    """Add the plots and script data of a run's plans to the page."""
     samples, items, last = run.figure_arrays, int(run.figure_arrays["plan_items"]), snapshots[-1]
     labels = samples.get("plan_labels")
     classes = [run.class_names[label] for label in labels] if labels is not None else [""] * items
@@ -170,16 +190,9 @@ def _add_plans_to_page(
         for mass in (last.plan, last.target)
     )
     target_label = f"target of {run.name}: mass {last.target.sum():.3f}"
-    return {
-        "run": run,
-        "last_snapshot": last,
-        "plan_plot": assets.add_plot(key, plan, labels_by_epoch[-1], "square"),
-        "target_plot": assets.add_plot(f"target-{run.position}", target, target_label, "square"),
-        "snapshots": snapshots,
-        "most_dropped_items": dropped,
-        "sprite_sheet_key": first_sheet,
-        "lines_alt_text": line_labels[-1],
-    }
+    plan_plot = assets.add_plot(key, plan, labels_by_epoch[-1], "square")
+    target_plot = assets.add_plot(f"target-{run.position}", target, target_label, "square")
+    return PlanCard(run, snapshots, plan_plot, target_plot, dropped, first_sheet, line_labels[-1])
 
 
 def quantize_masses(mass: Array, scale: LogScale) -> np.ndarray[Any, Any]:
