@@ -28,9 +28,9 @@ from contraport.distributed import (
     stop_all_on_error,
 )
 from contraport.errors import UsageError
+from contraport.metrics.registry import Metric
 from contraport.runs.run_folder import RunFolder
 from contraport.training import train
-from contraport.training.callbacks.metrics_writer import MetricsWriter
 from contraport.training.parallelism import install_sync_batch_norm
 from contraport.training.step.batch_embedding import embed_in_chunks
 from tests import TIMEOUT
@@ -208,11 +208,11 @@ def fail_in_first_process(rank: int, report: Report, where: str, folder: str) ->
         return state
 
     owners = {"_compute_next_state": AuditCallback, "append_metrics": RunFolder}
-    owners |= {"add_online_values": MetricsWriter, "open_loggers": train_module}
+    owners |= {"__call__": Metric, "open_loggers": train_module}
     setattr(owners[where], where, fail)
     audit_callback.broadcast_object = broadcast  # type: ignore[assignment]
     views = torch.randn(2, 100, 4, generator=torch.Generator().manual_seed(0)).numpy()
-    audit, metrics = where == "_compute_next_state", ["uniformity"] if where == "add_online_values" else []
+    audit, metrics = where == "_compute_next_state", ["uniformity"] if where == "__call__" else []
     try:
         train(
             data=(views[0], views[1]), epochs=2, batch_size=16, out=folder, device="cpu", progress=False,

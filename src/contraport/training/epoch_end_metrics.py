@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,35 +14,26 @@ from contraport.errors import check
 from contraport.objectives import Loss
 from contraport.seeding import torch_generator
 from contraport.training.callbacks.early_stopping import list_scheduled_metrics
-from contraport.training.callbacks.metrics_writer import MetricsWriter
 from contraport.training.components.assembly import TrainingComponents
 from contraport.training.components.data_builder import build_views
 from contraport.training.config import Settings
-from contraport.training.loop import Callback, Loop
 
 if TYPE_CHECKING:
     from contraport.metrics.eval_context import EvalContext
 
 
-class EpochEndMetrics(Callback):
-    """Callback that computes metrics at the ends of epochs, for `metrics.jsonl`.
+class EpochEndMetrics:
+    """Metrics of the current model on training items, computed after an epoch.
 
-    They are added to the epoch's last row. The items are a fixed random subset of at most 2,000 training items: one
+    The items are a fixed random subset of at most 2,000 training items: one
     half to fit probes, the other to score them. No test item is used. Weights, buffers and random state do not change.
-
-    It precedes the metrics writer in the list of callbacks, so that the row is not yet written.
 
     Args:
         train_items_before_mismatch: the training items as they are before pairs are mismatched on purpose.
 
-    Attributes:
-        metrics_writer: writes the values; set before the training.
-
     Raises:
         UsageError: too few items, or a metric that cannot be computed.
     """
-
-    metrics_writer: MetricsWriter
 
     def __init__(
         self, settings: Settings, components: TrainingComponents, train_items_before_mismatch: Dataset
@@ -80,15 +70,17 @@ class EpochEndMetrics(Callback):
             objective=objective if isinstance(objective, Loss) else None,
         )
 
-    def after_batch(self, loop: Loop) -> None:
-        """Compute the metrics that are due at the end of an epoch."""
-        due = [metric for metric, every in self._scheduled if (loop.completed_epochs + 1) % every == 0]
-        if not (loop.is_last_batch and due):
-            return
+    def compute_values_due(self, epoch: int, device: torch.device) -> dict[str, float]:
+        """Compute the values due after an epoch, by metric key.
+
+        Only the first process computes them. The others return an empty dictionary.
+        """
+        due = [metric for metric, every in self._scheduled if epoch % every == 0]
+        if not due:
+            return {}
         with stop_all_on_error():
-            if is_main_process():
-                start = time.perf_counter()
-                context = self.build_eval_context(loop.device)
-                results = {metric.key: metric(context) for metric in due}
-                values = {key: result if isinstance(result, float) else result.value for key, result in results.items()}
-                self.metrics_writer.add_online_values(values, excluded_seconds=time.perf_counter() - start)
+            if not is_main_process():
+                return {}
+            context = self.build_eval_context(device)
+            results = {metric.key: metric(context) for metric in due}
+            return {key: result if isinstance(result, float) else result.value for key, result in results.items()}

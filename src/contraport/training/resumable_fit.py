@@ -85,12 +85,19 @@ def run_training_loop(
             # a new optimizer, schedule and callbacks. The weights are restored in place, so the wrapper stays.
             while not succeeded:
                 metrics_writer = MetricsWriter(
-                    run, module.objective, batch_size=batch_size, steps_per_row=log_every, loggers=loggers
+                    run,
+                    module.objective,
+                    batch_size=batch_size,
+                    steps_per_row=log_every,
+                    loggers=loggers,
+                    compute_epoch_end_values=None
+                    if epoch_end_metrics is None
+                    else epoch_end_metrics.compute_values_due,
                 )
                 # The guard is first: it raises before another callback counts the step.
                 callbacks = [
                     FailedStepRecorder(run, seed=settings.seed, steps_between_checks=check_every),
-                    *_build_callbacks(components, run, settings, metrics_writer, stop, epoch_end_metrics),
+                    *_build_callbacks(components, run, settings, metrics_writer, stop),
                     (ProgressBar if console.is_terminal else ProgressLines)(console, metrics_writer),
                 ]
                 loop = build_loop(settings, module, batches, device, callbacks, steps_per_epoch=steps_per_epoch)
@@ -122,15 +129,11 @@ def _build_callbacks(
     settings: Settings,
     metrics_writer: MetricsWriter,
     stop: StopRequest,
-    epoch_end_metrics: EpochEndMetrics | None,
 ) -> list[Callback]:
     """Build the callbacks that the settings choose, in the order of their calls."""
-    callbacks: list[Callback] = []
-    if epoch_end_metrics is not None:  # before the metrics writer, which writes its values
-        epoch_end_metrics.metrics_writer = metrics_writer
-        callbacks.append(epoch_end_metrics)
     metrics = [metric for metric, _ in list_scheduled_metrics(settings)]
-    callbacks += [metrics_writer, EarlyStopping(settings.early_stopping, metrics_writer, metrics)]
+    early_stopping = EarlyStopping(settings.early_stopping, metrics_writer, metrics)
+    callbacks: list[Callback] = [metrics_writer, early_stopping]
     if components.audit_callback is not None:  # before the checkpoints, which hold its scores
         components.audit_callback.run_folder = run
         callbacks.append(components.audit_callback)

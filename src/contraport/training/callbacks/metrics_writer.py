@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -30,6 +30,8 @@ class MetricsWriter(Callback):
     Args:
         objective: source of temperature, plan mass and mutual information bound, if it has them.
         batch_size: number of items per batch, over all processes.
+        compute_epoch_end_values: called with an epoch, from 1, and a device before the last row of the epoch is
+            written; returns more values of this row. Its seconds do not count as training time.
 
     Attributes:
         last_row: last row written to `metrics.jsonl`; empty before the first.
@@ -50,6 +52,7 @@ class MetricsWriter(Callback):
         batch_size: int,
         steps_per_row: int,
         loggers: Sequence[Logger] = (),
+        compute_epoch_end_values: Callable[[int, torch.device], MetricsRow] | None = None,
     ) -> None:
         self.last_row: MetricsRow = {}
         self.session_steps = 0
@@ -57,7 +60,7 @@ class MetricsWriter(Callback):
         self.session_items = 0
         self.data_wait_seconds = 0.0
         self.last_online_values: MetricsRow = {}
-        self._online_values: MetricsRow = {}
+        self._compute_epoch_end_values = compute_epoch_end_values
         self._run = run
         self._objective = objective
         self._batch_size = batch_size
@@ -103,6 +106,12 @@ class MetricsWriter(Callback):
             }
 
     def after_batch(self, loop: Loop) -> None:
+        online_values: MetricsRow = {}
+        if loop.is_last_batch and self._compute_epoch_end_values is not None:
+            start = time.perf_counter()
+            online_values = self._compute_epoch_end_values(loop.completed_epochs + 1, loop.device)
+            self._start += time.perf_counter() - start
+            self.last_online_values |= online_values
         self.session_items += self._batch_size
         self.session_seconds = time.perf_counter() - self._start
         if self._steps_of_row != self._steps_per_row and not loop.is_last_batch:
@@ -124,9 +133,8 @@ class MetricsWriter(Callback):
             "mi_bound": self._objective.mutual_information_bound(loss) if isinstance(self._objective, Loss) else None,
             "images_per_second": round((self.session_items - items) / elapsed, 1),
             "data_wait": round((self.data_wait_seconds - waited) / elapsed, 4),
-            **self._online_values,
+            **online_values,
         }
-        self._online_values.clear()
         self._losses.clear()
         self._steps_of_row = 0
         with stop_all_on_error():
@@ -136,12 +144,6 @@ class MetricsWriter(Callback):
                 send_row_unless_logged(self._loggers, self._run, self.last_row)
         if loop.is_last_batch:
             log.debug("epoch %d of %s: %s", loop.completed_epochs + 1, loop.epochs, self.last_row)
-
-    def add_online_values(self, values: MetricsRow, *, excluded_seconds: float) -> None:
-        """Add values to the next row, without counting their computation as training time."""
-        self._online_values |= values
-        self.last_online_values |= values
-        self._start += excluded_seconds
 
     def format_session_summary(self) -> str:
         """Return one line with the session's steps, time, throughput and last loss."""
