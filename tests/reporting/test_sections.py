@@ -313,18 +313,18 @@ def test_points_are_colored_by_available_data(make_run) -> None:
 
 def test_neighbors_of_another_class_are_marked(make_run) -> None:
     (strips,) = build_nearest_neighbors_section(build_assets(make_run())).template_variables["strips"]
-    assert [(item["id"], item["class_name"]) for item, _ in strips["rows"]] == [
+    assert [(item.id, item.class_name) for item, _ in strips["rows"]] == [
         (100, "zero"),
         (101, "one"),
         (102, "two"),
     ]
-    assert [near["is_same_class"] for near in strips["rows"][0][1]] == [True, False, True]
+    assert [near.is_same_class for near in strips["rows"][0][1]] == [True, False, True]
     assert strips["same_class_share"] == pytest.approx(2 / 3)
     unlabelled = build_assets(make_run("unlabelled", labels=False))
     (strips,) = build_nearest_neighbors_section(unlabelled).template_variables["strips"]
     assert strips["same_class_share"] is None
     assert len(strips["rows"]) == 10
-    assert all(near["is_same_class"] is None for _, row in strips["rows"] for near in row)
+    assert all(near.is_same_class is None for _, row in strips["rows"] for near in row)
     run = make_run("next")
     after = np.stack([(np.arange(30) + step) % 30 for step in (1, 3)], axis=1)
     write_npz(run.samples_path, run.page_arrays() | {"neighbors": after})
@@ -340,7 +340,7 @@ def test_texts_are_shown_verbatim(make_run) -> None:
     write_npz(run.samples_path, run.page_arrays() | {"texts": np.array([f"a <b>text {k}" for k in range(30)])})
     assets = build_assets(run)
     (strips,) = build_nearest_neighbors_section(assets).template_variables["strips"]
-    assert [near["text"] for near in strips["rows"][0][1]] == ["a <b>text 3", "a <b>text 1", "a <b>text 6"]
+    assert [near.text for near in strips["rows"][0][1]] == ["a <b>text 3", "a <b>text 1", "a <b>text 6"]
     build_embedding_map_section(assets)
     assert assets.script_data["maps"]["map-0"]["texts"][2] == "a <b>text 2"
 

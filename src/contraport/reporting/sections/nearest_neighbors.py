@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from contraport.reporting.html_page_parts import PageAssets, Section
 from contraport.reporting.reported_run import ReportedRun
+
+
+class ShownItem(NamedTuple):
+    """Query item or neighbor, as the section's template shows it.
+
+    Attributes:
+        sheet_index: index of its thumbnail in the sprite sheet.
+        is_same_class: whether it has the class of its query; None for a query or without labels.
+    """
+
+    sheet_index: int
+    id: int
+    class_name: str
+    text: str
+    is_same_class: bool | None
 
 
 def build_nearest_neighbors_section(assets: PageAssets) -> Section | None:
@@ -25,29 +40,25 @@ def build_nearest_neighbors_section(assets: PageAssets) -> Section | None:
         }
         strips.append(strip)
     has_one_row_per_class = all(
-        one["same_class_share"] is not None and len({item["class_name"] for item, _ in one["rows"]}) == len(one["rows"])
+        one["same_class_share"] is not None and len({item.class_name for item, _ in one["rows"]}) == len(one["rows"])
         for one in strips
     )
     values = {"strips": strips, "by_class": has_one_row_per_class}
     return Section("neighbors", "Nearest neighbors", values) if strips else None
 
 
-def _build_query_and_neighbor_rows(run: ReportedRun) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+def _build_query_and_neighbor_rows(run: ReportedRun) -> list[tuple[ShownItem, list[ShownItem]]]:
     """Tabulate each query item with its 8 nearest neighbors, for the report."""
     nearest, labels = run.figure_arrays["neighbors"], run.figure_arrays.get("labels")
     ids, texts = run.figure_arrays.get("ids", np.arange(len(nearest))), run.figure_arrays.get("texts")
 
-    def tabulate_item(item: int, query: int | None) -> dict[str, Any]:
-        return {
-            "sheet_index": item,
-            "id": int(ids[item]),
-            "class_name": "" if labels is None else run.class_names[int(labels[item])],
-            "text": "" if texts is None else str(texts[item]),
-            "is_same_class": None if labels is None or query is None else bool(labels[item] == labels[query]),
-        }
+    def build_item(item: int, query: int | None) -> ShownItem:
+        class_name = "" if labels is None else run.class_names[int(labels[item])]
+        is_same_class = None if labels is None or query is None else bool(labels[item] == labels[query])
+        return ShownItem(item, int(ids[item]), class_name, "" if texts is None else str(texts[item]), is_same_class)
 
     return [
-        (tabulate_item(query, None), [tabulate_item(int(other), query) for other in nearest[query][:8]])
+        (build_item(query, None), [build_item(int(other), query) for other in nearest[query][:8]])
         for query in _choose_query_items(labels, len(nearest))
     ]
 
