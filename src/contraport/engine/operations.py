@@ -167,10 +167,10 @@ def fixed_plan_row_costs(geometry: Geometry, f: Tensor, g: Tensor) -> Tensor:
 
 
 class ConvergedPotentials(NamedTuple):
-    """Converged potentials f, (N,), and g, (M,), with iterations (None under `torch.compile`)."""
+    """Converged potentials, (N,) and (M,), with iterations (None under `torch.compile`)."""
 
-    f: Tensor
-    g: Tensor
+    row_potential: Tensor
+    column_potential: Tensor
     iterations_if_eager: int | None
 
 

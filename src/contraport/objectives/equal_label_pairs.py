@@ -59,8 +59,8 @@ class SignedLabelEquality:
     """
 
     sign: int
-    rows: Tensor
-    columns: Tensor
+    row_labels: Tensor
+    column_labels: Tensor
     # Not a cached_property, whose lock torch.compile cannot trace.
     _cached_group_indices: list[tuple[Tensor, Tensor, int]] = field(default_factory=list, init=False, repr=False)
 
@@ -72,8 +72,8 @@ class SignedLabelEquality:
         """
         if self._cached_group_indices:
             return self._cached_group_indices[0]
-        n, same = self.rows.shape[0], self.rows is self.columns
-        labels = self.rows if same else torch.cat([self.rows, self.columns])
+        n, same = self.row_labels.shape[0], self.row_labels is self.column_labels
+        labels = self.row_labels if same else torch.cat([self.row_labels, self.column_labels])
         size, width = labels.shape
         groups = None if width else labels.new_zeros(size)
         for column in labels.unbind(1):  # many times faster than unique(dim=0)
@@ -89,11 +89,13 @@ class SignedLabelEquality:
     def __and__(self, other: SignedLabelEquality) -> SignedLabelEquality:
         sign = self.sign * other.sign
         for labels, others in ((self, other), (other, self)):
-            if others.rows.shape[1] == 0:  # nothing to copy
-                return SignedLabelEquality(sign, labels.rows, labels.columns)
-        rows = torch.cat([self.rows, other.rows], 1)
-        same = self.rows is self.columns and other.rows is other.columns
-        return SignedLabelEquality(sign, rows, rows if same else torch.cat([self.columns, other.columns], 1))
+            if others.row_labels.shape[1] == 0:  # nothing to copy
+                return SignedLabelEquality(sign, labels.row_labels, labels.column_labels)
+        rows = torch.cat([self.row_labels, other.row_labels], 1)
+        same = self.row_labels is self.column_labels and other.row_labels is other.column_labels
+        return SignedLabelEquality(
+            sign, rows, rows if same else torch.cat([self.column_labels, other.column_labels], 1)
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +110,7 @@ class PairSet:
     @property
     def shape(self) -> tuple[int, int]:
         """Number of rows and number of columns, (N, M)."""
-        return len(self.summands[0].rows), len(self.summands[0].columns)
+        return len(self.summands[0].row_labels), len(self.summands[0].column_labels)
 
     @classmethod
     def all_pairs(
@@ -144,15 +146,19 @@ class PairSet:
     def without(self, other: PairSet) -> PairSet:
         """Return the pairs of this set that are not in the other."""
         both = self & other
-        return PairSet(self.summands + tuple(SignedLabelEquality(-e.sign, e.rows, e.columns) for e in both.summands))
+        return PairSet(
+            self.summands + tuple(SignedLabelEquality(-e.sign, e.row_labels, e.column_labels) for e in both.summands)
+        )
 
     def take_rows(self, rows: slice) -> PairSet:
         """Return the pair set restricted to some of its rows."""
-        return PairSet(tuple(SignedLabelEquality(e.sign, e.rows[rows], e.columns) for e in self.summands))
+        return PairSet(tuple(SignedLabelEquality(e.sign, e.row_labels[rows], e.column_labels) for e in self.summands))
 
     def take_rows_and_columns(self, rows: Indices, columns: Indices) -> PairSet:
         """Return the pair set restricted to some of its rows and columns."""
-        return PairSet(tuple(SignedLabelEquality(e.sign, e.rows[rows], e.columns[columns]) for e in self.summands))
+        return PairSet(
+            tuple(SignedLabelEquality(e.sign, e.row_labels[rows], e.column_labels[columns]) for e in self.summands)
+        )
 
     def apply(self, y: Tensor) -> Tensor:
         """Multiply the set's 0/1 matrix by y, (M, ...), giving (N, ...)."""
@@ -167,7 +173,7 @@ class PairSet:
 
     def row_mass(self) -> Tensor:
         """Return the number of pairs in each row as integers, (N,)."""
-        return self.apply(torch.ones(self.shape[1], dtype=torch.long, device=self.summands[0].rows.device))
+        return self.apply(torch.ones(self.shape[1], dtype=torch.long, device=self.summands[0].row_labels.device))
 
     def row_counts(self, dtype: torch.dtype) -> Tensor:
         """Return the number of pairs in each row, (N,), as `dtype`."""
@@ -175,7 +181,7 @@ class PairSet:
 
     def dense(self) -> Tensor:
         """Return the set as an (N, M) tensor of zeros and ones."""
-        total = torch.zeros(self.shape, device=self.summands[0].rows.device)
+        total = torch.zeros(self.shape, device=self.summands[0].row_labels.device)
         for equality in self.summands:
             rows, columns, _ = equality.group_indices_and_bound
             total += equality.sign * (rows[:, None] == columns)
@@ -184,4 +190,4 @@ class PairSet:
     @property
     def T(self) -> PairSet:
         """Set of pairs with rows and columns exchanged."""
-        return PairSet(tuple(SignedLabelEquality(e.sign, e.columns, e.rows) for e in self.summands))
+        return PairSet(tuple(SignedLabelEquality(e.sign, e.column_labels, e.row_labels) for e in self.summands))

@@ -99,17 +99,17 @@ class DataBalanced(ItemLogAverages, Constraint):
         return seen[MAX_VIEWS_WITH_POTENTIALS * side : MAX_VIEWS_WITH_POTENTIALS * (side + 1)].sum()
 
     def _estimate_log_row_means(
-        self, geometry: Geometry, pattern: PairPattern, g: Tensor, num_data_columns: Tensor
+        self, geometry: Geometry, pattern: PairPattern, column_potential: Tensor, num_data_columns: Tensor
     ) -> Tensor:
-        """Estimate each row's log mean of K exp(g) over all columns, (N,)."""
+        """Estimate each row's log mean of K exp(g), g the column potential, (N,)."""
         rows, own_columns = pattern.positives
         own = log_sum_exp_by_group(
-            rows, geometry.gather_entries(rows, own_columns) + g[own_columns], len(pattern.row_items)
+            rows, geometry.gather_entries(rows, own_columns) + column_potential[own_columns], len(pattern.row_items)
         )
         of_others = Geometry(geometry.log_kernel, (*geometry.masks, LabelExclusion(pattern.items)))
-        others = row_log_sums(of_others, g)
-        counts = pattern.different_item_pairs().row_counts(g.dtype)
-        in_data = num_data_columns - PairSet.from_equal_labels(pattern.items).row_counts(g.dtype)
+        others = row_log_sums(of_others, column_potential)
+        counts = pattern.different_item_pairs().row_counts(column_potential.dtype)
+        in_data = num_data_columns - PairSet.from_equal_labels(pattern.items).row_counts(column_potential.dtype)
         scale = in_data / counts.clamp_min(1)
         present = (counts > 0) & (in_data > 0)
         others = torch.where(present, others + torch.where(present, scale, 1).log(), -torch.inf)

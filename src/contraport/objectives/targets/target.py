@@ -78,14 +78,18 @@ class TargetPlan(ABC):
         """Return sum_j p_ij log K_ij per row, (N,), including masked pairs."""
         return log_kernel.row_inner_products(self)
 
-    def row_relative_entropy(self, log_kernel: LogKernel, f: Tensor | None, g: Tensor | None) -> Tensor:
+    def row_relative_entropy(
+        self, log_kernel: LogKernel, row_potential: Tensor | None, column_potential: Tensor | None
+    ) -> Tensor:
         """Return each row's relative entropy sum_j p_ij log(p_ij / P_ij), (N,).
 
-        The solved plan is P = exp(log K + f + g). Masks are ignored; a potential of None is zero.
+        The solved plan is P = exp(log K + f + g) with the potentials f and g. Masks are ignored; a potential of None is
+        zero.
         """
         entropy = self.row_negative_entropy() - self.row_products_with_log_kernel(log_kernel)
-        entropy = entropy if f is None else torch.addcmul(entropy, self.row_mass(), f, value=-1)
-        return entropy if g is None else entropy - self.apply(g)
+        if row_potential is not None:
+            entropy = torch.addcmul(entropy, self.row_mass(), row_potential, value=-1)
+        return entropy if column_potential is None else entropy - self.apply(column_potential)
 
     def row_sums_over_support(
         self, plan: Plan, function_of_target_and_log_plan: Callable[[Tensor, Tensor], Tensor]
@@ -192,11 +196,13 @@ class SparseTargetPlan(TargetPlan):
     def row_products_with_log_kernel(self, log_kernel: LogKernel) -> Tensor:
         return self._sum_by_row(self.values * self.gather_log_kernel_entries(log_kernel))
 
-    def row_relative_entropy(self, log_kernel: LogKernel, f: Tensor | None, g: Tensor | None) -> Tensor:
+    def row_relative_entropy(
+        self, log_kernel: LogKernel, row_potential: Tensor | None, column_potential: Tensor | None
+    ) -> Tensor:
         entries = self.gather_log_kernel_entries(log_kernel)
-        if f is not None:
-            entries = entries + (f if self.one_entry_per_row else f[self.rows])
-        entries = entries if g is None else entries + g[self.columns]
+        if row_potential is not None:
+            entries = entries + (row_potential if self.one_entry_per_row else row_potential[self.rows])
+        entries = entries if column_potential is None else entries + column_potential[self.columns]
         if self.one_entry_per_row:
             return torch.addcmul(self.row_negative_entropy(), self.values, entries, value=-1)
         return self.row_negative_entropy() - self._sum_by_row(self.values * entries)
