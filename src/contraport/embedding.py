@@ -279,7 +279,7 @@ def iter_embedded_batches(
 
 
 def extract_raw_input_features(dataset: Dataset, loader_config: LoaderConfig) -> Tensor:
-    """Return the features of all items by `RawInputEncoder`, ``(n, F)``."""
+    """Return the flattened inputs or n-gram counts of all items, ``(n, F)``."""
     views = Views(dataset, augment="none")
     return extract_features(RawInputEncoder(dataset.shapes), dataset, views, loader_config, "raw inputs")
 

@@ -75,7 +75,7 @@ def summarize_first_metric(comparison: Comparison, column: str) -> str:
 
 
 def _describe_mean_with_interval(metric: Metric, entry: TableEntry) -> str:
-    """Return the mean of an entry as text, with unit and interval."""
+    """Format the mean of a metric over seeds, with its unit and interval."""
     value = f"{format_mean_and_half_width(metric, entry)}{'%' if metric.is_shown_in_percent else ''}"
     if entry.interval is None:
         reason = f"the {entry.num_seeds} seeds agree exactly" if entry.num_seeds > 1 else "there is one seed"

@@ -415,7 +415,7 @@ class _MomentumWithGains(torch.optim.Optimizer):
 
     @torch.no_grad()
     def restart_if_points_collapsed(self) -> None:
-        """Restore the initial points if they collapsed.
+        """Reset all points to their initial positions if they have collapsed.
 
         With a perplexity near the number of items all of them are neighbors, and exaggerated attraction draws them to
         one point, where all gradients are zero.

@@ -139,7 +139,7 @@ def metric_rows_with_baselines(evaluation: Mapping[str, Any]) -> list[dict[str, 
 
 
 def retrieval_direction_rows(evaluation: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return a table row for each retrieval direction of the trained encoder."""
+    """Return a table row of retrieval metrics for each ordered pair of views."""
     return [
         {"from to": direction}
         | {metric.title: metric.format(values[metric.key]["value"]) for metric in collect_metrics_for_display([values])}

@@ -138,7 +138,7 @@ class Metric:
 
     @property
     def is_shown_in_percent(self) -> bool:
-        """True if values are printed in percent and differences in points."""
+        """True if values are printed in percent and differences in percentage points."""
         return self.value_format.endswith("%}")
 
     def format(self, value: float) -> str:

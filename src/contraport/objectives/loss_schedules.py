@@ -69,7 +69,7 @@ class TemperatureSchedule(NonDefaultsReprMixin, RampSchedule):
         return cls(schedule.start, schedule.end, schedule.steps, schedule.shape)
 
     def apply(self, loss: Loss, step: int) -> None:
-        """Set the temperature of a loss to the scheduled value at a step."""
+        """Set the scheduled temperature of a loss for a step."""
         check_type("loss", loss, Loss, "nt_xent()")
         loss.temperature = self.value(step)
 
@@ -105,7 +105,7 @@ class Tighten(NonDefaultsReprMixin):
         check_integer("every", self.every)
 
     def apply(self, loss: Loss, step: int) -> None:
-        """Set the constraint of a loss to the scheduled one at a step."""
+        """Set the scheduled constraint of a loss for a step."""
         check_type("loss", loss, Loss, "nt_xent()")
         last = len(self.constraints) - 1
         index = RampSchedule(0, last, steps=last * self.every, shape="linear").value(step)

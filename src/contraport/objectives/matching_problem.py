@@ -45,7 +45,7 @@ COMPARED_OPTION_NAMES = (
 
 
 class BlockDirection(NamedTuple):
-    """Block of compared embeddings, with its target plan and row weights.
+    """Block of pairs compared in one direction, with target plan and row weights.
 
     Attributes:
         block: Compared pairs, (N, M).

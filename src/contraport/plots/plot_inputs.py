@@ -86,7 +86,7 @@ def load_run(folder: Any) -> RunFolder:
 
 
 def sources_by_name(source: object) -> dict[str, Any]:
-    """Return a dict from name to array or run to draw.
+    """Return the arrays or runs of a figure by name.
 
     Mappings stay, runs are named by their folders, and any other value has the name "".
 

@@ -242,7 +242,7 @@ class _WeightTerms(NamedTuple):
 
 
 class _WeightVariants(NamedTuple):
-    """Pair weights in two forms, exact and with one exponential for all summands.
+    """Pair weights in an exact form and in one that evaluates fewer exponentials.
 
     Which form is used is decided on the device: reading the flags would make the host wait.
 
@@ -519,7 +519,7 @@ def _empty_gradient_and_sums(z: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _stack_labels_and_exceptions(masks: Sequence[LabelExclusion], side: int, z: Tensor) -> Tensor:
-    """Stack the row or column labels of all masks, as int64.
+    """Stack the labels by which each mask excludes pairs, for rows or columns.
 
     `side` is 0 for rows and 1 for columns, with vectors `z`. Each mask has a row of labels, then one of exceptions.
     """

@@ -272,7 +272,7 @@ class StreamedPairPasses(PairPasses):
         return (log_kernel + by_row[:, None]).add_(by_column).exp_()
 
     def _group_terms_by_exponents(self, terms: Sequence[WeightTerm]) -> list[_TermGroup]:
-        """Group summands of the pair weights that can share an exponential.
+        """Group the pair weights' summands by the exponential that they can share.
 
         Where all exponents are moderate, all terms are one group, whose exponents are factors. Otherwise a group takes
         its exponents from one of its own terms, whose exp(S + A + B) is the weight of a softmax and at most 1.
@@ -430,7 +430,7 @@ class _RunningLogSum:
 
 
 class _TermGroup(NamedTuple):
-    """Summands of the pair weights with a common exponential factor.
+    """Pair-weight summands with a common exponential factor.
 
     The exponential is exp(S + A + B) of each pair, for the log-kernel S.
 

@@ -119,7 +119,7 @@ class PairList(Target):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Matrix(Target):
-    """Target given as a matrix, proportional to the target plan.
+    """Target given as a matrix, which is scaled to total mass 1.
 
     Args:
         matrix: proportional to the target plan, (N, M) of the layout, nonnegative, dense or `torch.sparse`; it is

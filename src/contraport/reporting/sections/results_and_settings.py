@@ -120,7 +120,7 @@ def _add_run_difference_plots(assets: PageAssets, metrics: Sequence[Metric]) -> 
 
 
 class RetrievalTable(NamedTuple):
-    """Table of cross-view retrieval metrics by run and direction.
+    """Table of cross-view retrieval metrics by run and ordered pair of views.
 
     Attributes:
         metrics: metrics of the columns.
@@ -132,7 +132,7 @@ class RetrievalTable(NamedTuple):
 
 
 def _build_retrieval_table(runs: Sequence[ReportedRun]) -> RetrievalTable:
-    """Build the table of cross-view retrieval metrics by run and direction."""
+    """Build the table of cross-view retrieval metrics by run and ordered pair of views."""
     evaluated = [(run, ways) for run in runs if (ways := run.evaluation.get("directions"))]
     metrics = collect_metrics_for_display(values for _, ways in evaluated for values in ways.values())
 

@@ -39,7 +39,7 @@ class Logger(ABC):
 
     @abstractmethod
     def close(self, *, succeeded: bool) -> None:
-        """Send pending rows and end the session at the tracker."""
+        """Send pending metrics and end the session at the tracker."""
 
 
 class TensorBoard(Logger):
@@ -65,9 +65,9 @@ class TensorBoard(Logger):
 
 
 class MLflow(Logger):
-    """Logger that sends rows to an MLflow run.
+    """Logger that sends metrics to an MLflow run.
 
-    The server is that of MLFLOW_TRACKING_URI, by default a database in `loggers/mlflow`. MLflow cannot delete rows.
+    The server is that of MLFLOW_TRACKING_URI, by default a database in `loggers/mlflow`. MLflow cannot delete metrics.
     """
 
     def __init__(self, run: RunFolder, session_id: str | None, step: int) -> None:
@@ -114,7 +114,7 @@ class MLflow(Logger):
 
 
 class WeightsAndBiases(Logger):
-    """Logger that sends rows to a Weights & Biases run."""
+    """Logger that sends metrics to a Weights & Biases run."""
 
     def __init__(self, run: RunFolder, session_id: str | None, step: int) -> None:
         import wandb

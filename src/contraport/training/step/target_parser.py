@@ -119,7 +119,7 @@ def _build_target_from_rows(build: Callable[[Tensor], Target], values: Tensor, b
 
 
 def _build_input_neighbors_target(num_neighbors: int, batch: Batch) -> Target:
-    """Return the target whose positives are nearest neighbors in the raw first view."""
+    """Return the target whose positives are nearest neighbors in the first view's input space."""
     view = batch.views[0]
     return Neighbors((view / 255.0 if view.dtype == torch.uint8 else view).flatten(1), num_neighbors)
 
