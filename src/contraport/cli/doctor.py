@@ -178,7 +178,7 @@ def _check_losses_of_backend(device: str, backend_name: str) -> None:
 def _compute_loss_and_z0_gradient(
     objective: str, dtype: torch.dtype, device: str, backend_name: Any
 ) -> tuple[Tensor, Tensor]:
-    """Return a backend's loss and its gradient for fixed random embeddings."""
+    """Compute the loss and gradient of fixed random embeddings with a given backend."""
     random = torch_generator("doctor.losses")
     z0, z1 = torch.randn(2, 300, 16, dtype=torch.float64, generator=random).to(device, dtype)
     z0.requires_grad_()

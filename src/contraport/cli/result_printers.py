@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def print_table(title: str, rows: Sequence[Mapping[str, str]]) -> None:
-    """Print a table with a title and the keys of rows as headings.
+    """Print a titled table of dictionaries, with their keys as column headings.
 
     If the table is wider than the terminal, its widest column is wrapped between words. If it is still too wide, its
     lines exceed the width of the terminal, so that no text is cut.

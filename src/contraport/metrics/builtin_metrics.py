@@ -289,7 +289,7 @@ def link_column_coverage(context: EvalContext, number: int) -> float:
     "Link hubness@{}", better="lower", unit="skewness", value_format="{:.2f}", numbers=(10,), headline=False
 )
 def link_hubness(context: EvalContext, number: int) -> float:
-    """Skewness of how often a column is among a row's k nearest.
+    """Skewness of how many rows have each column among their k nearest.
     Columns with many true partners raise it.
     """
     return context.column_ranking.column_hubness(number)
@@ -457,7 +457,7 @@ def effective_rank_pseudovalues(context: EvalContext) -> ItemValues:
     requires=(Requirement(lambda context: len(context.test) > 10, "there are only 10 test items or fewer"),),
 )
 def hubness_pseudovalues(context: EvalContext) -> ItemValues:
-    """Skewness of how often an item is among others' 10 nearest.
+    """Skewness of how many items have each item among their 10 nearest.
     It is large if a few items are near everything.
     """
     return pseudovalues.compute_hubness_pseudovalues(context.test_features)

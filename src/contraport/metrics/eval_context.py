@@ -99,7 +99,7 @@ class EvalContext:
         return context
 
     def _extract_features(self, dataset: Dataset, untruncated: Tensor | None) -> Tensor:
-        """Return a dataset's features, `(n, F)`, truncated from longer ones if these are given."""
+        """Compute a dataset's features, `(n, F)`, or truncate `untruncated` if given."""
         if untruncated is None:
             return extract_features(self.encoder, dataset, self.views, self.loader_config, self.name)
         parts = untruncated.split(self.model.untruncated_representation_sizes, dim=1)

@@ -149,7 +149,7 @@ def few_label_accuracy_per_item(
     test_y: Tensor,
     draw_positions: Callable[[np.random.Generator], Tensor],
 ) -> np.ndarray[Any, Any]:
-    """Return the share of correct few-label probes for each test item, `(m,)`.
+    """Return the share of few-label probes that classify each test item correctly, `(m,)`.
 
     `draw_positions` draws the positions of the training items; the mean is over 5 draws. The penalty is selected on
     the drawn items alone (`select_penalty`), so that no other label is used.

@@ -19,7 +19,7 @@ from contraport.errors import UsageError
 
 
 def group_index_per_label(labels: Tensor) -> Tensor:
-    """Return a group index per label, which is the number of smaller entries.
+    """Return each label's group index, the number of smaller labels.
 
     >>> group_index_per_label(torch.tensor([7, 2, 7, 5])).tolist()
     [2, 0, 2, 1]

@@ -329,7 +329,7 @@ def check_values(argument: str, values: Tensor, good: Tensor, expected: str) -> 
 
 
 def check_dense_and_not_meta(argument: str, value: Tensor, target_device: torch.device) -> None:
-    """Raise `UsageError` for a sparse tensor, or one without values (meta)."""
+    """Raise `UsageError` for a sparse tensor or a tensor on the meta device."""
     if value.layout != torch.strided:
         raise UsageError(f"{argument}: must be a dense tensor, got {value.layout}; use to_dense().", kind="sparse")
     if value.device.type == "meta" and target_device.type != "meta":

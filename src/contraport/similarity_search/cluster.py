@@ -58,7 +58,7 @@ class Cluster(NamedTuple):
     majority_class_size: int = 0
 
     def format_majority_class(self) -> str:
-        """Format the most frequent class with its count, or a dash without classes.
+        """Format the most frequent class with its count, or a dash if there are no classes.
 
         >>> Cluster(32, (), "animals", 10).format_majority_class()
         'animals (10 of 32)'

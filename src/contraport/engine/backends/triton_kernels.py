@@ -81,9 +81,9 @@ def weighted_products_kernel(
     GROUPS: tl.constexpr, RANK: tl.constexpr, WITHOUT_LINK: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Triton kernel of pair weights times y, and the weights' row sums.
+    """Triton kernel that multiplies the pair weights W by the column embeddings y.
 
-    The outputs are (splits, n, D) and (splits, n), with W the pair weights; D must be at most BLOCK_D.
+    The outputs are W y, (splits, n, D), and the row sums of W, (splits, n). D must be at most BLOCK_D.
     """
     if GROUPS * RANK > 1:  # noqa: SIM102  (resolved by the compiler; the inner test on the device)
         if _can_all_share(can_share, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
@@ -161,7 +161,7 @@ def rescale_factors_kernel(
     row_exponents, column_exponents, row_weights, column_weights, row_factors, column_factors, can_share,
     n, m, max_gap, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Triton kernel that rescales summands of pair weights to the first one's exponents.
+    """Triton kernel that rescales factors so that summands of pair weights share exponents.
 
     `can_share` is 1 for a term if the exponents differ by at most `max_gap`, so that the factors cannot overflow.
     exp(A_i + B_j) u_i v_j of the program's term is exp(A0_i + B0_j) times the factors. A constant may be moved

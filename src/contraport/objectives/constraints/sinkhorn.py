@@ -211,7 +211,7 @@ def _stack_half_step_relaxations(
 def _build_plan(
     problem: _SinkhornProblem, axes: tuple[Axis, ...], potentials: list[Tensor], last_relaxation: MarginalRelaxation
 ) -> Plan:
-    """Build the transport plan from the potentials of its half-steps.
+    """Build the transport plan from the potentials after the last half-steps.
 
     The mass along the last axis follows from the last half-step, without another pass over the pairs.
     """

@@ -110,7 +110,7 @@ class TsallisProblem(HostLoop):
 
     @property
     def potential_minus_threshold(self) -> float:
-        """Difference between stored potentials and logit thresholds, equal for all rows."""
+        """Constant difference between each row's stored potential and its threshold on the logits."""
         return self.exponent * self.factored_out_base
 
     def build_geometry(self, potential: Tensor, exponent: float) -> Geometry:

@@ -323,7 +323,7 @@ def _format_seconds_without_unit(value: float | None) -> str:
 
 
 def _format_logged_mean(run: ReportedRun, key: str, pattern: str) -> str:
-    """Format the mean of a logged metric, or a dash without values."""
+    """Format the mean of a logged metric, or a dash if none was logged."""
     values = [row[key] for row in run.metrics_rows if row.get(key) is not None]
     return pattern.format(sum(values) / len(values)) if values else MISSING_VALUE_TEXT
 

@@ -46,7 +46,7 @@ class StopRequest:
         self.requested = False
 
     def install_signal_handlers(self) -> None:
-        """Set the flag on SIGINT and SIGTERM from now on."""
+        """Install signal handlers by which SIGINT and SIGTERM request a stop."""
         if threading.current_thread() is threading.main_thread():  # Python allows handlers in no other thread
             for number in STOP_SIGNALS:
                 signal.signal(number, self._handle_signal)
