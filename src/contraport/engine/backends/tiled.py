@@ -247,7 +247,7 @@ class StreamedPairPasses(PairPasses):
         return [None if v is None else v.value() for v in (by_row, by_column)]
 
     def _gradient_weights_on_tile(self, group: _TermGroup, tile: Tile) -> Tensor:
-        """Return the pair weights W_ij on a tile, for a group of summands of W."""
+        """Sum one group of the pair weights' summands on a tile."""
         rows, columns = tile.rows, tile.columns
         u, v = group.row_factors, group.column_factors
         out = self._buffers[1, : rows.stop - rows.start, : columns.stop - columns.start]
@@ -489,7 +489,7 @@ def _midpoint_and_half_range(values: Tensor) -> tuple[float, float]:
 
 
 def _iter_tile_and_transpose(tile: Tile) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Yield a tile, and its transpose unless computed separately, as (rows, columns, values)."""
+    """Yield (rows, columns, values) of a tile, then of any transpose that it represents."""
     yield tile.rows, tile.columns, tile.kernel_or_log_kernel
     if tile.stands_for_transpose:
         yield tile.columns, tile.rows, tile.kernel_or_log_kernel.T

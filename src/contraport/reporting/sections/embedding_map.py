@@ -29,7 +29,7 @@ def build_embedding_map_section(
     lead: str = "Test items by the features of the frozen encoder. Hover over a point to see the item; click it for "
     "its nearest neighbors.",
 ) -> Section | None:
-    """Build the section of embedding maps, or None without projections to the plane.
+    """Build the section of embedding maps, or return None if no run stores 2-D points.
 
     `noun` names a point of a map, and `lead` is the text above the maps.
     """
