@@ -249,7 +249,7 @@ class CellSearch:
         return largest, rows.gather(1, order)
 
     def count_rows_in_nearer_cells(self, queries: Tensor, rows: Tensor) -> Tensor:
-        """Count rows whose cell is nearer to the query than a given row's.
+        """Count rows whose cell is nearer to the query than a given row's cell.
 
         A cell is nearer if its center is nearer to the query than that of the row's own cell. The rows of each query
         and the result are int64 ``(q, k)``.

@@ -457,7 +457,7 @@ class CallableLogKernel(LogKernel):
         return replace(self, cost=_FunctionalCost(self.cost, tuple(parameters), tuple(parameters.values())))
 
     def _parameter_inputs(self) -> tuple[Tensor, ...]:
-        """Return the temperature, scale and cost parameters that are tensors."""
+        """Return the tensors among the temperature, the scale and the cost's parameters."""
         numbers = (v for v in (self.temperature, self.scale) if isinstance(v, Tensor))
         if isinstance(self.cost, _FunctionalCost):
             return *numbers, *self.cost.values

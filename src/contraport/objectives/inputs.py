@@ -161,7 +161,7 @@ def zero_vectors_outside_mask(views: Sequence[Tensor], masks: object) -> tuple[T
 
 
 def unstack_views(views_or_stack: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return views, given separately or as one stacked tensor, as distinct tensors.
+    """Convert separate or stacked views to distinct tensors.
 
     The stacked tensor is (n, views, d) or (n, views, t, d). A tensor given as two views becomes two tensors: rows and
     columns of the same tensor would count as the same embeddings, without self pairs.

@@ -306,7 +306,7 @@ def describe_type_and_row_shape(value: object) -> str:
 
 
 def _types_and_row_shapes_by_option(problem: MatchingProblem) -> dict[str, str]:
-    """Return the type and per-item shape of each option, which all processes must share."""
+    """Return the types and per-item shapes that processes must share, by option."""
     inputs, negatives, ndim = problem.inputs, problem.negatives, problem.inputs.views[0].ndim
 
     def first_vectors(items: Tensor) -> Tensor:  # of each set, as processes may have sets of different sizes
@@ -337,7 +337,7 @@ def _types_and_row_shapes_by_option(problem: MatchingProblem) -> dict[str, str]:
 
 
 class _GatheredSizes(NamedTuple):
-    """Numbers of items and of negatives by process, and the largest vector set of all."""
+    """Numbers of items and negatives of each process, and the largest vector set's size."""
 
     item_counts: tuple[int, ...]
     negative_counts: tuple[int, ...]

@@ -343,12 +343,12 @@ class StoredPairPasses(StreamedPairPasses):
         return [like.new_empty(_max_stored_entries_per_process(geometry, processes)), torch.empty((), dtype=torch.bool)]
 
     def _kernel_tile_buffer(self, rows: slice, columns: slice) -> Tensor:
-        """Return the stored buffer that a tile is computed into."""
+        """Return the stored buffer to which a computed tile is written."""
         # The tile of T where the kernel has a link, else that of the kernel.
         return self._stored_tile_view(rows, columns, link_input=self._has_link)
 
     def _stored_tile_view(self, rows: slice, columns: slice, *, link_input: bool = False) -> Tensor:
-        """Return the storage of a tile of the kernel or of negative costs."""
+        """Return the buffer that stores a tile's kernel entries or negative costs."""
         height, width = rows.stop - rows.start, columns.stop - columns.start
         start = self._starts[rows.start, columns.start] + (self._entries if link_input else 0)
         return self._storage[start : start + height * width].view(height, width)

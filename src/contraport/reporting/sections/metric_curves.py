@@ -253,7 +253,7 @@ def _parse_severity(metric: Metric) -> int:
 
 
 def _list_equal_accuracy_baselines(runs: Sequence[ReportedRun]) -> list[str]:
-    """List the baselines with equal linear probe accuracy in all runs.
+    """List the baselines whose linear probe accuracy is the same in all runs.
 
     The list is empty if the runs have different data.
     """
