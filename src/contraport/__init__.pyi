@@ -60,7 +60,7 @@ from contraport.estimators import TSNE as TSNE
 from contraport.estimators import ContrastiveEncoder as ContrastiveEncoder
 from contraport.estimators import InverseOT as InverseOT
 from contraport.estimators.inverse_ot_command import inverse_ot as inverse_ot
-from contraport.estimators.tsne_map import map as map
+from contraport.estimators.map_command import map as map
 from contraport.evaluation.embed import embed as embed
 from contraport.evaluation.evaluate import evaluate as evaluate
 from contraport.evaluation.model_export import export as export

@@ -157,7 +157,7 @@ class Grid:
 
     @cached_property
     def untrained_encoder_changes_by_row(self) -> dict[str, dict[str, Any]]:
-        """Encoder options that differ from the baseline's, for one row per distinct encoder.
+        """Encoder options that differ from the baseline's, by row, once per distinct encoder.
 
         The untrained encoder and the raw inputs are evaluated too for these reference rows: the baseline, and the first
         row of each other encoder or representation. Metrics of another representation do not show what training added.

@@ -147,7 +147,7 @@ class PairedDifference:
         return replace(self, value=-self.value)
 
     def with_interval(self, *, comparisons: int = 1, assumed_num_seeds: int | None = None) -> Difference | None:
-        """Return the difference and its interval, None for zero or unknown variance.
+        """Return the difference with its interval, or None if its variance is zero or unknown.
 
         Args:
             comparisons: number of intervals that must hold at once.

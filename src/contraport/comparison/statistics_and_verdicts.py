@@ -288,7 +288,7 @@ def _predict_num_seeds_if_undecided(difference: PairedDifference, metric: Metric
 
 
 def compute_epoch_means(grid: Grid, results: JobAndResultByRowColumnSeed) -> list[EpochMean]:
-    """Compute the means over seeds at the intermediate and last epochs."""
+    """Compute each metric's mean over seeds at the intermediate and last epochs."""
     means = []
     for metric, column, row in itertools.product(grid.metrics, grid.columns, grid.rows):
         by_epoch: dict[int, list[float]] = {}

@@ -69,7 +69,7 @@ def summarize_first_metric(comparison: Comparison, column: str) -> str:
     )
     parts += failure
     sentence = f"{column}: {'; '.join(parts)}."
-    if unbeaten := _describe_unbeaten_references(comparison, column, metric, best):
+    if unbeaten := _format_unbeaten_references(comparison, column, metric, best):
         sentence += f" No row is better than without training: {join_names(unbeaten)}."
     return sentence
 
@@ -147,7 +147,7 @@ def summarize_seeds_to_decide(comparison: Comparison, column: str) -> str:
     return text
 
 
-def _describe_unbeaten_references(comparison: Comparison, column: str, metric: Metric, best: TableEntry) -> list[str]:
+def _format_unbeaten_references(comparison: Comparison, column: str, metric: Metric, best: TableEntry) -> list[str]:
     """Describe the references, such as raw inputs, that no trained method beats."""
     if metric.better_direction == "neither":
         return []

@@ -25,7 +25,7 @@ RepresentationName: TypeAlias = Literal["concatenate", "projection", "both"]
 
 @keep_deprecated_attributes(represent_features="to_representation")
 class Tower(nn.Module):
-    """Standardization, encoder and projector that map one view's items to features.
+    """Standardization and encoder of one view, with an optional projector.
 
     Args:
         encoder: a name or a module, as in `build_encoder`; `shape` and `low_resolution` likewise.

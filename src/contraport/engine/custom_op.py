@@ -204,7 +204,7 @@ class _EagerOperation(torch.autograd.Function):
 
 
 class HostLoop(ABC):
-    """Base class of loops whose number of steps depends on the data.
+    """Base class of iterative solvers whose number of steps depends on the data.
 
     They have no gradient; the host reads a value from the device to decide. Subclasses are dataclasses whose fields
     `flatten` can take apart; their geometries are results of `Geometry.to_flattenable`.

@@ -202,7 +202,7 @@ def _run_log_domain_steps(
 
 
 class _HalfStepsByScaling(torch.autograd.Function):
-    """Autograd function of half-steps with exact marginals, as matrix-vector products.
+    """Autograd function of Sinkhorn half-steps, computed as matrix-vector products.
 
     Backward is one such product per step, and K times a matrix of rank at most the number of steps; see the module.
     """

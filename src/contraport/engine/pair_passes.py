@@ -94,7 +94,7 @@ class PairPasses(ABC):
 
     @staticmethod
     def allocate_saved_tensors(geometry: Geometry, processes: Processes) -> list[Tensor]:
-        """Return uninitialized tensors of the saved shapes, for tracing."""
+        """Return uninitialized tensors shaped like those saved for backward, for tracing."""
         return []
 
     @abstractmethod

@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from contraport.estimators.contrastive_encoder import ContrastiveEncoder
     from contraport.estimators.inverse_ot import InverseOT
     from contraport.estimators.inverse_ot_command import LearnedCost, inverse_ot
+    from contraport.estimators.map_command import Map, map
     from contraport.estimators.sne import SNE, TSNE
-    from contraport.estimators.tsne_map import Map, map
 
 __all__ = ["SNE", "TSNE", "ContrastiveEncoder", "InverseOT", "LearnedCost", "Map", "inverse_ot", "map"]
 
@@ -19,5 +19,5 @@ make_package_lazy(
     InverseOT="inverse_ot",
     **dict.fromkeys(["LearnedCost", "inverse_ot"], "inverse_ot_command"),
     **dict.fromkeys(["SNE", "TSNE"], "sne"),
-    **dict.fromkeys(["Map", "map"], "tsne_map"),
+    **dict.fromkeys(["Map", "map"], "map_command"),
 )

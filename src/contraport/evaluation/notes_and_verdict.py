@@ -29,7 +29,7 @@ from contraport.training.config import RECORDED_OPTIONS_BY_NAME
 EncoderResults = Mapping[str, MetricResult | float]
 """Results of one encoder, by metric key."""
 
-_ValuesByEncoder = Mapping[str, Mapping[str, float]]
+_MetricValuesByEncoder = Mapping[str, Mapping[str, float]]
 """Metric values by encoder, such as "trained" or a baseline, and metric key."""
 
 DifferencesByBaseline = Mapping[str, Mapping[str, Difference]]
@@ -176,7 +176,7 @@ def build_zero_width_interval_notes(results: EncoderResults) -> list[str]:
 
 
 def build_worsened_geometry_notes(
-    values: _ValuesByEncoder, differences: DifferencesByBaseline = MappingProxyType({})
+    values: _MetricValuesByEncoder, differences: DifferencesByBaseline = MappingProxyType({})
 ) -> list[str]:
     """Return a note if training worsened alignment or uniformity.
 

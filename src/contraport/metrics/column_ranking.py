@@ -24,7 +24,7 @@ MAX_RANKED_COLUMNS_PER_ROW = 100
 
 @dataclass(frozen=True)
 class ColumnRanking:
-    """Ranking of columns for each row that has a test pair.
+    """Ranking of column entities for each row entity that has a test pair.
 
     Attributes:
         pair_row_positions: position of each test pair's row in `ranked_columns`, (m,).

@@ -123,7 +123,7 @@ class ExtraNegatives(NamedTuple):
 
 
 def zero_pad_vector_sets(sets: Sequence[Tensor], min_size: int = 0) -> tuple[Tensor, ...]:
-    """Zero-pad vector sets, (..., t, d), to one t of at least `min_size`."""
+    """Zero-pad vector sets, (..., t, d), to a common t of at least `min_size`."""
     if sets[0].ndim == 2:
         return tuple(sets)
     size = max(min_size, *(z.shape[-2] for z in sets))

@@ -14,7 +14,7 @@ from contraport.objectives.inputs import check_values
 
 
 class ItemLogAverages(nn.Module):
-    """Module with a buffer of the log of each item's moving average.
+    """Module that stores the log of a moving average for each item.
 
     Args:
         num_items: total number of items.

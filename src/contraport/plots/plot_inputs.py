@@ -63,7 +63,7 @@ def to_numpy(argument: str, values: object) -> Array:
 
 
 def labels_to_numpy(values: object, num_items: int) -> Array:
-    """Convert labels, numbers or strings, to a NumPy array (num_items,)."""
+    """Convert numeric or string labels to a NumPy array (num_items,)."""
     labels = to_numpy("labels", values)
     check(labels.shape == (num_items,), f"labels: must have shape ({num_items},), got {labels.shape}.", "shape")
     is_missing = labels != labels if labels.dtype.kind in "fc" else np.zeros(len(labels), dtype=bool)

@@ -186,7 +186,7 @@ class LongerTraining(NamedTuple):
 
 
 def suggest_longer_training(settings: Settings, items: int, explicit_options: Mapping[str, Any]) -> LongerTraining:
-    """Suggest options for more optimizer steps in a limited number of epochs.
+    """Suggest options that give more optimizer steps without too many epochs.
 
     Batches become smaller if the call sets their size, as the default already depends on the items, and epochs more. A
     resumed run keeps its batch size. If `steps` is among the options of the call, it takes the place of `epochs`.

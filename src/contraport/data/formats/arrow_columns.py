@@ -89,7 +89,7 @@ def read_number_columns(table: pa.Table, names: Sequence[str], table_name: str) 
         UsageError: texts among the numbers, values that are missing or not finite, or lists of unequal lengths.
     """
     if len(names) == 1 and is_list(table.schema.field(names[0]).type):
-        return _read_list_column(get_plain_column(table, names[0]), _describe_column(table_name, names[0]))
+        return _read_nested_list_column(get_plain_column(table, names[0]), _describe_column(table_name, names[0]))
     features = []
     for name in names:
         column, error_prefix = get_plain_column(table, name), _describe_column(table_name, name)
@@ -108,7 +108,7 @@ def read_number_columns(table: pa.Table, names: Sequence[str], table_name: str) 
     return np.stack(features, axis=1)
 
 
-def _read_list_column(column: pa.ChunkedArray, error_prefix: str) -> np.ndarray:
+def _read_nested_list_column(column: pa.ChunkedArray, error_prefix: str) -> np.ndarray:
     """Read a column of lists, which may be nested, as one array.
 
     Error messages begin with `error_prefix`.

@@ -247,7 +247,7 @@ class StreamedPairPasses(PairPasses):
         return [None if v is None else v.value() for v in (by_row, by_column)]
 
     def _gradient_weights_on_tile(self, group: _TermGroup, tile: Tile) -> Tensor:
-        """Sum one group of the pair weights' summands on a tile."""
+        """Return the pair weights of one group of terms on a tile, summed."""
         rows, columns = tile.rows, tile.columns
         u, v = group.row_factors, group.column_factors
         out = self._buffers[1, : rows.stop - rows.start, : columns.stop - columns.start]
@@ -430,7 +430,7 @@ class _RunningLogSum:
 
 
 class _TermGroup(NamedTuple):
-    """Pair-weight summands with a common exponential factor.
+    """Terms of the pair weights that share one exponential factor.
 
     The exponential is exp(S + A + B) of each pair, for the log-kernel S.
 
