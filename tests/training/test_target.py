@@ -140,7 +140,7 @@ def test_failed_step_is_replayed_with_its_target(options: dict[str, Any]) -> Non
         train(**options, target="matrix:matrix.npy", lr=1e30, warmup_epochs=0, out="run")
     step = load_failed_step("run")
     assert not step.loss().isfinite()
-    assert step.module.comparison.target(step.batch).matrix.shape == (64, 64)
+    assert step.module.comparison.target_of_batch(step.batch).matrix.shape == (64, 64)
 
 
 def test_target_of_test_items_is_saved(options: dict[str, Any]) -> None:
