@@ -84,7 +84,7 @@ ENCODERS: dict[str, EncoderEntry] = {
 
 
 def list_encoders() -> tuple[EncoderEntry, ...]:
-    """Return the entries of the named encoders, then those of other libraries.
+    """Return the entries of the built-in encoders, then those of other libraries.
 
     The last three are placeholders for timm models, transformers models and your own encoder.
 

@@ -65,7 +65,7 @@ def with_merged_lora(model: Model) -> Model:
 
 
 def _is_transposed_linear(part: nn.Module) -> bool:
-    """Return whether a layer is the transposed linear layer of transformers."""
+    """Return whether a layer is the `Conv1D` of the transformers library."""
     kind = type(part)
     return kind.__name__ == "Conv1D" and kind.__module__.startswith("transformers.")
 

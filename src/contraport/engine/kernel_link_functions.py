@@ -61,7 +61,7 @@ class NegativeCostPowerLink(Link):
 
 @dataclass(frozen=True)
 class DoubledLink(Link):
-    """Link that squares a kernel, h(T) = 2 h_inner(T)."""
+    """Link that doubles a log-kernel, h(T) = 2 h_inner(T), and so squares the kernel."""
 
     inner: Link
 

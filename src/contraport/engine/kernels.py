@@ -560,7 +560,7 @@ def _scale_for_negative_cosine(z: Tensor, cost_unit: float | Tensor) -> _ScaledE
 
 
 def _scale_for_cosine(z: Tensor, cost_unit: float | Tensor) -> _ScaledEmbeddings:
-    """Scale embeddings for the cost 1 - cos(x, y)."""
+    """Scale embeddings so that their products give the cost 1 - cos(x, y)."""
     units, _, common_squared_norm = _scale_for_negative_cosine(z, cost_unit)
     return _ScaledEmbeddings(units, -0.5 / cost_unit, common_squared_norm)  # half of -1 / cost_unit per side
 

@@ -425,7 +425,7 @@ class _CosineTile:
         return value
 
     def cosine_gradient(self, grad_output: Tensor) -> Tensor:
-        """Return the gradient of the cosines, (b, t, c, s).
+        """Return the gradient in the cosines of all vector pairs.
 
         `grad_output` is the gradient of the similarities, (b, c). The half-steps are run through in reverse, with
         vectors only. Each contributes a factor per row vector times a factor per column vector to the gradient of the

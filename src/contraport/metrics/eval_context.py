@@ -204,7 +204,7 @@ class EvalContext:
 
     @cached_property
     def random_view_projections(self) -> tuple[Tensor, Tensor]:
-        """Projections of two random views of each test item, each `(m, d)`."""
+        """Outputs of the projector for two random views of each test item, each `(m, d)`."""
         first, second = self._embed_views(self.test, project=True)
         return first, second
 

@@ -156,7 +156,7 @@ class PairPattern:
         )
 
     def pairs_with_equal(self, attribute: Tensor) -> PairSet:
-        """Return the pairs whose items have equal values in `attribute`, (n,)."""
+        """Return the pairs of items that have equal values in `attribute`."""
         rows = attribute[self.row_items]
         same = self.row_items is self.column_items
         return PairSet.from_equal_labels((rows, rows if same else attribute[self.column_items]))

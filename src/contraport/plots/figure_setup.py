@@ -147,7 +147,7 @@ def mass_colormap(ax: Axes) -> Colormap:
 
 
 def add_legend_above(figure: Figure, ax: Axes) -> None:
-    """Add a legend above all panels, and make the figure higher for it."""
+    """Add a legend above all panels, and make the figure taller to fit it."""
     handles, labels = ax.get_legend_handles_labels()
     if not handles:
         return

@@ -72,7 +72,7 @@ class TrustOptions(BaseOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class DataEmbeddingOptions(TrustOptions):
-    """Options for data that commands embed with the encoders of runs."""
+    """Options of commands that embed data with the encoders of runs."""
 
     data: str | Path | Any | None = option(None, "Data, as in `contraport train`; default: those of the run.")
     columns: dict[str, Any] | None = option(

@@ -128,7 +128,7 @@ def check_auditable_dataset(
 
 
 def draw_groups_of_exchanging_sets(dataset: Dataset, *, seed: int) -> tuple[tuple[Tensor, ...], ...]:
-    """Draw random groups of item sets, to mismatch the sets within a group.
+    """Draw random groups of item sets that exchange views to form mismatches.
 
     A group has two sets of similar size, ``(m,)`` items each; items of equal content share a set.
     If the number of sets is odd, the last group has three sets.

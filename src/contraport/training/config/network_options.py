@@ -198,7 +198,7 @@ class NetworkSettings(BaseOptions):
 
     @property
     def _has_no_trainable_encoder(self) -> bool:
-        """True if `encoder` is one value for all views and has no trainable weights."""
+        """True if one encoder is given for all views and has no trainable weights."""
         return not isinstance(self.encoder, Mapping) and all(self._untrainable_encoder_mask)
 
     @property
