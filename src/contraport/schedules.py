@@ -109,7 +109,7 @@ def parse_learned_temperature_start(text: str) -> float | None:
 
 
 def parse_temperature_schedule(text: float | str, steps: int) -> RampSchedule:
-    """Parse a temperature into a geometric schedule, such as ``"0.5:0.1:cosine"``.
+    """Parse a temperature schedule such as ``"0.5:0.1:cosine"``, which interpolates the logarithm.
 
     >>> round(parse_temperature_schedule("0.5:0.1", steps=100).value(50), 3)
     0.224

@@ -65,7 +65,7 @@ class RoundResult(NamedTuple):
 
 
 def score_frozen_rounds(dataset: Dataset, *, statistic: str, rounds: int, seed: int) -> Iterator[RoundResult]:
-    """Audit frozen vectors in rounds, and yield the result after each round.
+    """Audit fixed vectors in rounds, without training, and yield each round's result.
 
     Only pairs that the round before did not suspect count as neighbors.
     """

@@ -320,7 +320,7 @@ def format_rough_duration(seconds: float) -> str:
 
 @contextmanager
 def _provide_progress_callback(console: Console | None, total: int) -> Iterator[OnCellDone]:
-    """Context manager that yields a progress callback for finished training runs."""
+    """Context manager that yields a callback to call after each finished training run."""
     if console is None:
         yield lambda cell, result: None
         return

@@ -350,7 +350,7 @@ def _warn_about_dropped_modules(source: str, modules_file: Path | None) -> None:
 
 
 def _read_json_of_kind_or_empty(file: Path | None, kind: type[JsonValueT]) -> JsonValueT:
-    """Read a JSON file, empty if it is missing or of another kind."""
+    """Return a JSON file's content, or an empty one if missing or another type."""
     if file is None:
         return kind()
     try:

@@ -299,7 +299,7 @@ def link_hubness(context: EvalContext, number: int) -> float:
     "Link popularity@{}", better="neither", unit="relative to training pairs", value_format="{:.2f}", numbers=(10,)
 )
 def link_popularity_ratio(context: EvalContext, number: int) -> float:
-    """Mean popularity of the k nearest columns, relative to that in training pairs.
+    """Mean popularity of the k nearest columns, divided by that of training pairs.
     The popularity of a column is its number of training pairs.
     """
     return context.column_ranking.popularity_ratio(number)

@@ -283,7 +283,7 @@ class _NearestTracker:
         self._others = np.arange(num_items)
 
     def update(self, rows: np.ndarray, others: np.ndarray, cosines: np.ndarray) -> None:
-        """Replace the nearest items of distinct rows where the new cosines are larger."""
+        """Replace the nearest item of each given row if the new cosine is larger."""
         nearer = cosines > self._cosines[rows]
         self._cosines[rows[nearer]] = cosines[nearer]
         self._others[rows[nearer]] = others[nearer]
@@ -328,7 +328,7 @@ def _label_groups(features: np.ndarray, threshold: float, nearest: _NearestTrack
 
 
 def _label_groups_by_index(index: ApproximateFeatureIndex, threshold: float, nearest: _NearestTracker) -> np.ndarray:
-    """Return each item's group, a connected component of the index's pairs above `threshold`.
+    """Return each item's group, connected by pairs of the search index above `threshold`.
 
     `nearest` is updated by the pairs of the index.
     """

@@ -242,7 +242,7 @@ class _WeightTerms(NamedTuple):
 
 
 class _WeightVariants(NamedTuple):
-    """Pair weights in an exact form and in one that evaluates fewer exponentials.
+    """Pair weights with one exponential per term, and with one shared exponential.
 
     Which form is used is decided on the device: reading the flags would make the host wait.
 

@@ -37,7 +37,7 @@ REFERENCE_MEASURES = ("product", "counting")
 
 
 class MarginalRelaxation(NamedTuple):
-    """Damping and step bound of a Sinkhorn half-step, which relax its marginal.
+    """Relaxed marginal of a Sinkhorn half-step, as damping and a bound.
 
     Attributes:
         damping: Factor of the step towards the marginal, in (0, 1]; None is 1.

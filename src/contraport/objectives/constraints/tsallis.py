@@ -180,7 +180,7 @@ class TsallisProblem(HostLoop):
         return sharp / sharpness + (lift - breadth / sharpness)
 
     def _sum_rows_sharing_potential(self, log_row_sums: Tensor) -> Tensor:
-        """Return the log of row sums, added over rows with a common potential, (N,)."""
+        """Return log row sums, (N,), where rows with a common potential are added up."""
         return log_row_sums if self.has_separate_row_potentials else log_row_sums.logsumexp(0).expand_as(log_row_sums)
 
 

@@ -55,7 +55,7 @@ def parse_matryoshka_weights(value: Any) -> dict[int, float]:
 
 
 def _check_negatives(name: str, value: Any) -> None:
-    """Raise `UsageError` unless a value is a valid option `negatives`."""
+    """Raise `UsageError` unless the option `negatives` has a valid value."""
     if str(value).partition(":")[0] == MINED_NEGATIVES_KEYWORD:
         parse_mined_negatives(value)
     else:
