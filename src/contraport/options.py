@@ -314,7 +314,7 @@ def accept_deprecated_keywords(**new_names: str) -> Callable[[CallableT], Callab
 
 
 def keep_deprecated_attributes(**new_names: str) -> Callable[[type[T]], type[T]]:
-    """Class decorator that keeps deprecated attributes, declared as ``old="new"``, with a warning.
+    """Class decorator that redirects deprecated attributes, given as ``old="new"``, with a warning.
 
     A subclass that overrides a deprecated name raises `UsageError`, as nothing would call its override.
     """

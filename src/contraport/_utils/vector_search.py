@@ -262,7 +262,7 @@ class CellSearch:
         return torch.cat([self._count_rows_nearer_than_cells(q).gather(1, cell_of_row[r]) for q, r in blocks])
 
     def _count_rows_nearer_than_cells(self, queries: Tensor) -> Tensor:
-        """Count, for each query and cell, the rows in cells nearer to the query."""
+        """Count, per query and cell, the rows in cells nearer to the query than it."""
         order = (queries @ self._centers.T).argsort(dim=1, descending=True, stable=True)
         before = self._sizes[order].cumsum(dim=1) - self._sizes[order]
         return torch.empty_like(before).scatter_(1, order, before)

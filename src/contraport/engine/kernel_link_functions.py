@@ -33,7 +33,7 @@ class Link(ABC):
 
 @dataclass(frozen=True)
 class PolynomialTailLink(Link):
-    """Link of kernels with polynomial tails, h(T) = -power log(1 - T)."""
+    """Link of kernels with polynomial tails: -power log(1 - T) for a link input T."""
 
     power: float
 

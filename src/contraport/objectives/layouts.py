@@ -42,7 +42,7 @@ CachedT = TypeVar("CachedT")
 
 @dataclass(frozen=True, eq=False)
 class PairPattern:
-    """Compared and positive pairs of rows and columns, without their embeddings.
+    """Pattern of the pairs that are compared and of those that are positive.
 
     Attributes:
         num_items: Number of items in the batch, n.

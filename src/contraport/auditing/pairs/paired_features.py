@@ -274,7 +274,7 @@ class PairedFeatures:
 
     @cached_property
     def _similarities_at_ranks_by_view(self) -> tuple[Tensor, Tensor]:
-        """Similarities of each item to sampled items at log-spaced neighbor ranks, ``(n, r)``."""
+        """Similarities of each item to its neighbors at log-spaced ranks, ``(n, r)`` per view."""
         if self._parent is not None:
             return self._parent._similarities_at_ranks_by_view
         references, thresholds_by_view = self.reference_sample_indices, []

@@ -242,7 +242,7 @@ class _WeightTerms(NamedTuple):
 
 
 class _WeightVariants(NamedTuple):
-    """Pair weights with one exponential per term, and with one shared exponential.
+    """Two forms of pair weights, with an exponential per term or one for all.
 
     Which form is used is decided on the device: reading the flags would make the host wait.
 

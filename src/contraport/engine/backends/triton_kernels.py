@@ -202,7 +202,7 @@ def _exponents_minus_first_term(exponents, term, positions, n):
 
 @triton.jit
 def _can_all_share(can_share, TERMS: tl.constexpr):
-    """Return 1 if one exponential per pair suffices for all summands of its weight."""
+    """Return 1 if all summands of the pair weights can share one exponential, else 0."""
     gathered = tl.load(can_share)
     for k in tl.static_range(1, TERMS):
         gathered = gathered & tl.load(can_share + k)
