@@ -246,11 +246,11 @@ def scale(results: list[dict[str, Any]]) -> str:
         f"pairs, and logs the recall on a sample. `mine` does the same{mining_gain(results)}. Retrieval compares the "
         f"test items with one another. Above {MAX_COMPARED_PAIRS:,} pairs `evaluate` classifies a random "
         f"{NUM_SAMPLED_KNN_TEST_ITEMS:,} of the test items by kNN, and ranks a random "
-        f"{NUM_SAMPLED_RETRIEVAL_TEST_ITEMS:,} among all; a note says so. Below it the time of retrieval is quadratic, "
-        "its memory is not. A comparison trains two objectives for two epochs each, and evaluates both by a linear "
-        "probe and kNN. The number of cells "
-        "of an index grows with the root of the rows, so the time of `duplicates` with one approaches n^1.5. "
-        "`cluster` repeats its passes until no item changes its cluster, at most 100 times."
+        f"{NUM_SAMPLED_RETRIEVAL_TEST_ITEMS:,} of them among all; a note says so. Below it the time of retrieval is "
+        "quadratic, its memory is not. A comparison trains two objectives for two epochs each, and evaluates both by a "
+        "linear probe and kNN. The number of cells of an index grows with the root of the rows, so the time of "
+        "`duplicates` with one approaches n^1.5. `cluster` repeats its passes until no item changes its cluster, at "
+        "most 100 times."
     )
     head = ["command", "width", "rows", "CPU s", "exponent", "GB", "AUROC"]
     image = "![CPU seconds of audits against the number of pairs, for vectors of 64 and 512 numbers](images/scale.png)"

@@ -223,6 +223,7 @@ class _Parser(ArgumentParser):
             return UsageError(f"config: must have keys with values, got {textwrap.shorten(match[1], 60)!r}.")
         if match := re.match(r'(?:Problems parsing config|Parser key "config"): (.*)', message):
             problem = match[1].replace("File does not exist:", "there is no file")
+            problem = problem.replace("Path is not a file:", "must be a file, got the folder")
             return UsageError(f"config: {problem}")
         message = re.sub(r"""(key "(\w+)".*)NestedArg\(key='(.*?)', val='?(.*?)'?\)""", r"\1--\2.\3 \4", message)
         if match := re.match(r'Parser key "(\w+)\S*"( element \d+)?: .*(?:Got|Given) value: (.*)', message):

@@ -200,9 +200,6 @@ def build_worsened_geometry_notes(
     return [" ".join([*worse, *better])] if worse else []
 
 
-_USE_TRAINED = "Use the trained encoder"
-
-
 def find_verdict_text(
     metric_keys: Iterable[str],
     differences: DifferencesByBaseline,
@@ -235,23 +232,25 @@ def find_verdict_text(
         if could_start_at_word_counts
         else "More epochs or a larger encoder may help.",
     }
-    keys = list(metric_keys)
-    verdict = _find_verdict_without_size_warning(keys, differences, advice)
-    if verdict is not None and has_several_views and not verdict.startswith(_USE_TRAINED):
-        verdict += _describe_retrieval_gain(keys, differences)
+    metrics = collect_metrics_for_display([metric_keys])
+    exception = _describe_retrieval_gain(metrics, differences) if has_several_views else ""
+    verdict = _find_verdict_without_size_warning(metrics, differences, advice, exception)
     if verdict is None or num_test_items >= 50:  # one test item is then at most 2 points
         return verdict
     return f"Small test set of {pluralize(num_test_items, 'test item')}: differences may be noise. {verdict}"
 
 
 def _find_verdict_without_size_warning(
-    metric_keys: Iterable[str], differences: DifferencesByBaseline, advice: Mapping[str, str]
+    metrics: Sequence[Metric], differences: DifferencesByBaseline, advice: Mapping[str, str], exception: str
 ) -> str | None:
-    """Return the verdict without the warning about a small test set."""
-    metrics = choose_headline_metrics(collect_metrics_for_display([metric_keys]))
+    """Return the verdict without the warning about a small test set.
+
+    A verdict against the trained encoder ends with its advice and `exception`.
+    """
+    headline = choose_headline_metrics(metrics)
     gains: dict[str, dict[Metric, Difference]] = {}
     for row in BASELINE_TITLES:
-        of_row = {metric: differences[row][metric.key] for metric in metrics if metric.key in differences.get(row, {})}
+        of_row = {metric: differences[row][metric.key] for metric in headline if metric.key in differences.get(row, {})}
         gains[row] = {m: gain if m.better_direction == "higher" else -gain for m, gain in of_row.items()}
     compared = {row: by_metric for row, by_metric in gains.items() if by_metric}
     if not compared:
@@ -261,7 +260,7 @@ def _find_verdict_without_size_warning(
             if gain.high < 0:
                 return (
                     f"Use {BASELINE_TITLES[row]}: on {metric.title_with_article} the trained encoder is worse by "
-                    f"{metric.format_difference(-gain)}. {advice[row]}"
+                    f"{metric.format_difference(-gain)}. {advice[row]}{exception}"
                 )
     no_better = [row for row, by_metric in compared.items() if not any(gain.low > 0 for gain in by_metric.values())]
     if no_better:
@@ -269,23 +268,22 @@ def _find_verdict_without_size_warning(
         measured = join_names([metric.title_with_article for metric in compared[simplest]])
         return (
             f"Use {BASELINE_TITLES[simplest]} for {measured}: the trained encoder is not significantly better there. "
-            f"{advice[simplest]}"
+            f"{advice[simplest]}{exception}"
         )
     smallest = {row: max(by_metric.items(), key=lambda item: item[1].low) for row, by_metric in compared.items()}
     reasons = [
         f"than {BASELINE_TITLES[row]} on {metric.title_with_article}, by {metric.format_difference(gain)}"
         for row, (metric, gain) in smallest.items()
     ]
-    return f"{_USE_TRAINED}: it is better {', and '.join(reasons)}."
+    return f"Use the trained encoder: it is better {', and '.join(reasons)}."
 
 
-def _describe_retrieval_gain(metric_keys: Iterable[str], differences: DifferencesByBaseline) -> str:
+def _describe_retrieval_gain(metrics: Sequence[Metric], differences: DifferencesByBaseline) -> str:
     """Return a sentence if retrieval beats all baselines, otherwise an empty string."""
-    metrics = [m for m in collect_metrics_for_display([metric_keys]) if m.group == "retrieval"]
-    compared = [m for m in metrics if any(m.key in by_metric for by_metric in differences.values())]
-    if not compared:
+    keys = {key for by_metric in differences.values() for key in by_metric}
+    metric = next((one for one in metrics if one.group == "retrieval" and one.key in keys), None)
+    if metric is None:
         return ""
-    metric = compared[0]
     gains = {row: by_metric[metric.key] for row, by_metric in differences.items() if metric.key in by_metric}
     if metric.better_direction == "lower":
         gains = {row: -gain for row, gain in gains.items()}
@@ -293,6 +291,6 @@ def _describe_retrieval_gain(metric_keys: Iterable[str], differences: Difference
     if smallest.low <= 0:
         return ""
     return (
-        f" {_USE_TRAINED} for retrieval of the other view: it is better than {BASELINE_TITLES[row]} on "
+        f" Use the trained encoder for retrieval of the other view: it is better than {BASELINE_TITLES[row]} on "
         f"{metric.title_with_article}, by {metric.format_difference(smallest)}."
     )

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class EpochEndMetrics:
     """Metrics of the current model on training items, computed after an epoch.
 
-    The items are a fixed random subset of at most 2,000 training items: one
-    half to fit probes, the other to score them. No test item is used. Weights, buffers and random state do not change.
+    The items are a fixed random subset of at most 2,000 training items: one half to fit probes, the other to score
+    them. No test item is used. Weights, buffers and random state do not change.
 
     Args:
         train_items_before_mismatch: the training items as they are before pairs are mismatched on purpose.

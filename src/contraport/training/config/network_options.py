@@ -217,9 +217,9 @@ class NetworkSettings(BaseOptions):
 
     @property
     def effective_pretrained(self) -> bool | dict[str, Any]:
-        """Whether encoders start from pretrained weights, as a bool or mapping by view.
+        """Option `pretrained` with its default, which depends on the encoder.
 
-        An encoder such as lite0 does so by default. The mapping has a value by view. Weights set by `init` replace the
+        It is true for an encoder such as lite0, or has a value by view if encoders differ. Weights set by `init` replace the
         default weights.
         """
         if self.pretrained is True or isinstance(self.init, str | Path):
