@@ -164,8 +164,11 @@ def test_verdict_names_the_features_to_use(differences: dict[str, dict[str, Diff
 
 
 @pytest.mark.parametrize("retrieval", [{"recall@1": BETTER}, {"median_rank": WORSE}, {"recall@1": LEVEL}, {}])
-def test_verdict_against_the_encoder_excepts_better_retrieval(retrieval: dict[str, Difference]) -> None:
-    differences = {"raw": {"knn": LEVEL, **retrieval}, "untrained": {"knn": BETTER, **retrieval}}
+@pytest.mark.parametrize("knn", [LEVEL, WORSE])
+def test_verdict_against_the_encoder_excepts_better_retrieval(
+    retrieval: dict[str, Difference], knn: Difference
+) -> None:
+    differences = {"raw": {"knn": knn, **retrieval}, "untrained": {"knn": BETTER, **retrieval}}
     measured = {"knn", *retrieval}
     verdict = find_verdict_text(measured, differences, num_test_items=50, has_several_views=True) or ""
     single = find_verdict_text(measured, differences, num_test_items=50) or ""

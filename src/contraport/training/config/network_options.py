@@ -219,8 +219,8 @@ class NetworkSettings(BaseOptions):
     def effective_pretrained(self) -> bool | dict[str, Any]:
         """Option `pretrained` with its default, which depends on the encoder.
 
-        It is true for an encoder such as lite0, or has a value by view if encoders differ. Weights set by `init` replace the
-        default weights.
+        The default is True for an encoder such as lite0, by view if there are several encoders. Weights set by `init`
+        replace the default weights.
         """
         if self.pretrained is True or isinstance(self.init, str | Path):
             return self.pretrained
