@@ -146,6 +146,14 @@ def test_pooling_suffix_overrides_the_config(folder):
     assert build_encoder(f"{folder}@mean", ()).pooling == "mean"
 
 
+@pytest.mark.parametrize(("file", "content"), [("sentence_bert_config.json", []), ("modules.json", {})])
+def test_refuses_json_of_another_type(folder, file, content):
+    (folder / file).write_text(json.dumps(content))
+    with raises_usage_error("encoder.type", file):
+        build_encoder(str(folder), ())
+        load_pretrained_weights(str(folder))
+
+
 @pytest.mark.parametrize("pooling", ["mean", "cls", "lasttoken"])
 @torch.no_grad()
 def test_features_match_sentence_transformers(folder, tmp_path, pooling):

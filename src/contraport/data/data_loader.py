@@ -42,7 +42,8 @@ class BatchOffset:
     global_batch_size: int
 
     def __post_init__(self) -> None:
-        check(0 <= self.start < self.global_batch_size, f"share: must have 0 <= start < global batch size, got {self}.")
+        message = f"start: must be at least 0 and less than global_batch_size, got {self}."
+        check(0 <= self.start < self.global_batch_size, message)
 
 
 def local_batch_offset(global_batch_size: int) -> BatchOffset:

@@ -314,7 +314,7 @@ def _get_max_positions(network: nn.Module) -> int:
 
 def _read_pooling(source: str, transformers: ModuleType) -> str:
     """Return a sentence-transformers model's pooling, by default the mean."""
-    config = _read_json_of_kind_or_empty(file := _find_model_file(source, _POOLING_FILE, transformers), dict)
+    config = _read_json_or_empty(file := _find_model_file(source, _POOLING_FILE, transformers), dict)
     old_modes = [mode for key, mode in _MODE_BY_OLD_POOLING_KEY.items() if config.get(key)]
     stated = config.get(_POOLING_KEY) or old_modes or ["mean"]
     modes = stated if isinstance(stated, list) else [stated]
@@ -331,9 +331,7 @@ def _read_pooling(source: str, transformers: ModuleType) -> str:
 
 def _find_max_tokens(source: str, tokenizer: Any, transformers: ModuleType, is_sentence_model: bool) -> int | None:
     """Return the maximum number of tokens that a model specifies, or None."""
-    length = _read_json_of_kind_or_empty(_find_model_file(source, _MAX_TOKENS_FILE, transformers), dict).get(
-        "max_seq_length"
-    )
+    length = _read_json_or_empty(_find_model_file(source, _MAX_TOKENS_FILE, transformers), dict).get("max_seq_length")
     if length is None and is_sentence_model:
         length = tokenizer.model_max_length
     return length if isinstance(length, int) and 0 < length < _MIN_UNLIMITED_TOKENS else None
@@ -341,7 +339,7 @@ def _find_max_tokens(source: str, tokenizer: Any, transformers: ModuleType, is_s
 
 def _warn_about_dropped_modules(source: str, modules_file: Path | None) -> None:
     """Warn about sentence-transformers modules whose weights the encoder does not use."""
-    modules = [module for module in _read_json_of_kind_or_empty(modules_file, list) if isinstance(module, dict)]
+    modules = [module for module in _read_json_or_empty(modules_file, list) if isinstance(module, dict)]
     kinds = [str(module.get("type")).rpartition(".")[2] for module in modules]
     weightless = ("Transformer", "Pooling", "Normalize", "Dropout")  # they add no weights to the transformer
     if dropped := [kind for kind in kinds if kind not in weightless]:
@@ -349,15 +347,16 @@ def _warn_about_dropped_modules(source: str, modules_file: Path | None) -> None:
         _log.warning(message, source, ", ".join(dropped))
 
 
-def _read_json_of_kind_or_empty(file: Path | None, kind: type[JsonValueT]) -> JsonValueT:
-    """Return a JSON file's content, or an empty one if missing or another type."""
+def _read_json_or_empty(file: Path | None, kind: type[JsonValueT]) -> JsonValueT:
+    """Return the dict or list in a JSON file, empty without a file."""
     if file is None:
         return kind()
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        return content if isinstance(content, kind) else kind()
+        content: JsonValueT = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"encoder: {file} cannot be read: {one_line_reason(error)}", kind="unreadable") from error
+    check(isinstance(content, kind), f"encoder: {file} must hold a JSON {kind.__name__}, got {content!r:.80}.", "type")
+    return content
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from torch import Tensor
 from contraport.engine.autograd_utilities import autocast_disabled, differentiable_gradients, is_in_torch_func
 from contraport.engine.constant_tensor_cache import constant_vector
 from contraport.engine.custom_op import BackwardArgs, OperationWithDenseForm
+from contraport.engine.log_kernels import LOG2E
 from contraport.engine.pair_passes import Axis, PairPasses, WeightTerm
 from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
@@ -138,9 +139,6 @@ class Relaxation(NamedTuple):
         """Return the damping, bounds and reference potentials as tensors, None where unset."""
         return self.damping_by_step, self.max_shift_by_step, *(self.reference_potentials or (None, None))
 
-
-LOG2E = math.log2(math.e)
-"""log2(e), by which exponents are multiplied so that exp2 replaces exp."""
 
 MAX_UNSHIFTED_EXPONENT_BY_DTYPE = {torch.float32: 36.0, torch.float64: 300.0}
 """Largest exponent whose exponential is taken directly, without a running maximum.

@@ -41,7 +41,7 @@ from contraport.engine.kernels import (
     normalize,
     normalized_rows_and_divisors,
 )
-from contraport.engine.log_kernels import LogKernel
+from contraport.engine.log_kernels import LOG2E, LogKernel
 from contraport.errors import check, check_integer, check_name, check_positive, is_number
 
 MAX_TILE_ROW_VECTORS, MAX_TILE_COLUMN_VECTORS = 256, 2048
@@ -401,7 +401,7 @@ class _CosineTile:
         """
         matching, tau = self.matching, self.matching.temperature
         shift: Tensor | float = self.cosines.amax(3, keepdim=True) if matching.iterations == 0 else 1.0
-        self.kernel = (self.cosines - shift).mul_(math.log2(math.e) / tau).exp2_()
+        self.kernel = (self.cosines - shift).mul_(LOG2E / tau).exp2_()
         offset = (shift[..., 0] - 1) / tau if isinstance(shift, Tensor) else 0.0
         self.scalings = [torch.ones_like(self.kernel[:, 0])]
         self.row_sums: list[Tensor] = []

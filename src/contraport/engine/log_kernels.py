@@ -37,6 +37,9 @@ from contraport.options import accept_deprecated_keywords, keep_deprecated_attri
 CostFunction: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """Function of x, (n, d), and y, (m, d), that returns the cost of all pairs, (n, m)."""
 
+LOG2E = math.log2(math.e)
+"""log2(e), by which exponents are multiplied so that exp2 replaces exp."""
+
 Indices: TypeAlias = Tensor | slice
 """Selection of rows or columns: a tensor of indices, or a slice."""
 
@@ -319,7 +322,7 @@ class InnerProductLogKernel(LogKernel):
     @cached_property
     def _x_times_log2e(self) -> Tensor:
         """Row embeddings times log2(e), so that `exp2` can replace `exp`."""
-        return self._round_operand(self.x.detach() * math.log2(math.e))
+        return self._round_operand(self.x.detach() * LOG2E)
 
     def _round_operand(self, value: Tensor) -> Tensor:
         """Round a matrix to the precision in which matrices are multiplied."""

@@ -58,13 +58,13 @@ def test_partners_are_any_item_of_the_batch():
 
 
 @pytest.mark.parametrize(("start", "total"), [(-1, 4), (4, 4), (0, 0)])
-def test_rejects_shares_outside_of_the_batch(start, total):
-    with raises_usage_error("share.invalid", "0"):
+def test_rejects_offsets_outside_of_the_batch(start, total):
+    with raises_usage_error("start.invalid", "0"):
         BatchOffset(start, total)
 
 
-def test_rejects_shares_with_fewer_items_than_the_batch():
-    with raises_usage_error("share.range", "4"):
+def test_rejects_items_beyond_the_batch():
+    with raises_usage_error("offset.range", "4"):
         RandomDraws(2, BatchOffset(3, 4))
 
 

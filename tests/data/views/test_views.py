@@ -37,9 +37,9 @@ def fetch_all(dataset):
     return dataset.__getitems__(list(range(len(dataset)))).views
 
 
-def make_views(views, batch, seed=0, share=None):
+def make_views(views, batch, seed=0, offset=None):
     torch.manual_seed(seed)
-    return views(batch, share)
+    return views(batch, offset)
 
 
 KINDS = {
@@ -163,7 +163,7 @@ def test_views_in_several_processes_equal_those_in_one(kind, augment):
     views, batch = Views(dataset, augment=augment), fetch_all(dataset)
     expected = make_views(views, batch)
     parts = [
-        make_views(views, tuple(view[start:end] for view in batch), share=BatchOffset(start, 16))
+        make_views(views, tuple(view[start:end] for view in batch), offset=BatchOffset(start, 16))
         for start, end in ((0, 8), (8, 13), (13, 16))
     ]
     state = torch.get_rng_state()
@@ -179,17 +179,17 @@ def test_processes_make_the_same_crops_and_colours(views, side):
     dataset = images(3, side)
     maker, (batch,) = Views(dataset, augment="strong", views=views), fetch_all(dataset)
     expected = make_views(maker, (batch,))
-    halves = [make_views(maker, (batch[start : start + 8],), share=BatchOffset(start, 16)) for start in (0, 8)]
+    halves = [make_views(maker, (batch[start : start + 8],), offset=BatchOffset(start, 16)) for start in (0, 8)]
     tolerance = 0 if side == 12 and views == "2+3" else 2e-6  # the last bit of blur and Lab depends on the batch
     for joined, view in zip(map(torch.cat, zip(*halves, strict=True)), expected, strict=True):
         assert torch.allclose(joined, view, rtol=0, atol=tolerance)
 
 
 def gathered_mixup(rank, report):
-    own, share = ((slice(0, 9), BatchOffset(0, 16)), (slice(9, 16), BatchOffset(9, 16)))[rank]
+    own, offset = ((slice(0, 9), BatchOffset(0, 16)), (slice(9, 16), BatchOffset(9, 16)))[rank]
     for dataset in (images(), vectors(), series(), several()):
         views, batch = Views(dataset, augment="mixup"), fetch_all(dataset)
-        part = make_views(views, tuple(view[own] for view in batch), share=share)
+        part = make_views(views, tuple(view[own] for view in batch), offset=offset)
         expected = make_views(views, batch)
         if not all(torch.equal(a, b[own]) for a, b in zip(part, expected, strict=True)):
             report((rank, dataset.shapes))
@@ -385,7 +385,7 @@ def test_frames_in_several_processes_equal_those_in_one(augment):
     views, batch = Views(dataset, views="frames:6", augment=augment), fetch_all(dataset)
     expected = make_views(views, batch)
     parts = [
-        make_views(views, (batch[0][own],), share=BatchOffset(own.start, 16)) for own in (slice(0, 5), slice(5, 16))
+        make_views(views, (batch[0][own],), offset=BatchOffset(own.start, 16)) for own in (slice(0, 5), slice(5, 16))
     ]
     assert all(torch.equal(torch.cat(part), one) for part, one in zip(zip(*parts, strict=True), expected, strict=True))
 
@@ -428,7 +428,7 @@ def test_rejects_impossible_settings(dataset, settings, code_and_values):
         Views(dataset, **settings)
 
 
-def test_rejects_shares_that_do_not_fit_the_batch():
+def test_rejects_items_beyond_the_global_batch():
     dataset = images()
-    with raises_usage_error("share.range", "16", "1"):
+    with raises_usage_error("offset.range", "16", "1"):
         Views(dataset)(fetch_all(dataset), BatchOffset(1, 16))

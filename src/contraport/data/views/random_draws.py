@@ -31,7 +31,7 @@ class RandomDraws:
     def __init__(self, num_items: int, offset: BatchOffset | None, device: torch.device | str = "cpu") -> None:
         offset = offset or BatchOffset(0, num_items)
         end = offset.start + num_items
-        message = f"share: {num_items} items from {offset.start} on exceed the batch of {offset.global_batch_size}."
+        message = f"offset: {num_items} items from {offset.start} on exceed the batch of {offset.global_batch_size}."
         check(end <= offset.global_batch_size, message, "range")
         self._part = slice(offset.start, end)
         self._total = offset.global_batch_size

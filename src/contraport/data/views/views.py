@@ -37,7 +37,7 @@ from contraport.data.views.numeric_views import (
 from contraport.data.views.random_draws import RandomDraws
 from contraport.data.views.text_views import TEXT_STRENGTH_BY_NAME, TextTransform
 from contraport.errors import UsageError, check, is_integer, unknown_name_error
-from contraport.options import keep_deprecated_attributes
+from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 from contraport.seeding import fork_rng_with_lock
 
 COLOR_SPLIT_VIEWS_NAME = "colour"  # value of the option `views`: lightness and colors of an image as two views
@@ -186,27 +186,28 @@ class Views(nn.Module):
         """Drop the reference to the dataset, so that saving stores no items."""
         del self._unaugmented
 
+    @accept_deprecated_keywords(share="offset")
     @torch.no_grad()
-    def forward(self, views: tuple[Tensor, ...], share: BatchOffset | None = None) -> tuple[Tensor, ...]:
+    def forward(self, views: tuple[Tensor, ...], offset: BatchOffset | None = None) -> tuple[Tensor, ...]:
         """Return the randomly augmented views of a batch, as floats.
 
         Random numbers come from torch's global generator, so `torch.manual_seed` fixes them.
 
         Args:
             views: stored views, each (b, *shape), uint8 images for [0, 1], or float.
-            share: part of a global batch that the items are; default: all of it. Processes with equal seeds make the
-                views that a single process would make, bit for bit except for the last bit of blurred and of "colour"
-                views. For mixup they gather the items, so all processes must call this together.
+            offset: place of the items in the global batch; default: they are all of it. Processes with equal seeds
+                make the views that a single process would make, bit for bit except for the last bit of blurred and of
+                "colour" views. For mixup they gather the items, so all processes must call this together.
 
         Raises:
-            UsageError: the share does not match the batch.
+            UsageError: the items exceed the global batch.
         """
         message = f"augment: must be the callable {self.missing_transform_name}, with which this run was trained."
         check(self.missing_transform_name is None, message, "missing_transform")
         if self.custom is not None:
-            return self._make_custom_views_unless_made(self.custom, views, share)
+            return self._make_custom_views_unless_made(self.custom, views, offset)
         floats = _views_to_floats(views)
-        draws = RandomDraws(len(floats[0]), share, floats[0].device)
+        draws = RandomDraws(len(floats[0]), offset, floats[0].device)
         if self._window_length is not None:
             floats = cut_adjacent_windows(floats[0], self._window_length, draws)
         pairs = zip(self._sources, self._transforms, strict=True)
