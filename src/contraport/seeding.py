@@ -96,10 +96,10 @@ def fork_rng_locked_at_ends(devices: Sequence[Any] | None = None) -> Iterator[No
             fork.__exit__(None, None, None)
 
 
-def seed_torch_generators(seed: int, device_type: str | None = None) -> None:
+def seed_torch_generators(seed: int, device_type: str = "all") -> None:
     """Seed torch's global generators of the CPU and of a device type.
 
-    None is all devices in use. A caller that restores only the state of the CPU passes "cpu".
+    "all" is all devices in use. A caller that restores only the state of the CPU passes "cpu".
 
     `torch.manual_seed` also prepares devices that are not in use and records the caller for each, which takes as long
     as a small training step.
@@ -110,7 +110,7 @@ def seed_torch_generators(seed: int, device_type: str | None = None) -> None:
     True
     """
     torch.default_generator.manual_seed(seed)
-    if device_type in (None, "cuda") and torch.cuda.is_initialized():
+    if device_type in ("all", "cuda") and torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(seed)
-    if device_type in (None, "mps") and torch.backends.mps.is_available():
+    if device_type in ("all", "mps") and torch.backends.mps.is_available():
         torch.mps.manual_seed(seed)

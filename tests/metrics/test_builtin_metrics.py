@@ -141,7 +141,7 @@ def test_raw_inputs_lack_weights_and_objective() -> None:
     ],
 )
 def test_mutual_information_requires_info_nce(objective, temperature: float | None) -> None:
-    assert build_context(objective=objective).info_nce_temperature == temperature
+    assert build_context(objective=objective).temperature_if_info_nce == temperature
 
 
 def test_deprecated_names_of_the_context() -> None:

@@ -91,7 +91,9 @@ def test_items_without_a_view_are_left_out(tmp_path) -> None:
     second[::3] = np.nan
     data = from_arrays((first, second), labels=np.arange(90) % 2)
     settings = Settings(data=data, batch_size=30, online_metrics=["knn"])
-    context = EpochEndMetrics(settings, build_components(settings), data).build_eval_context(torch.device("cpu"))
+    context = EpochEndMetrics(settings, build_components(settings), data).build_training_subset_context(
+        torch.device("cpu")
+    )
     assert (len(context.train), len(context.test)) == (30, 30)
     assert (
         train(tmp_path / "run", data, encoder=None, batch_size=30, online_metrics=["knn"]).metrics_rows()[-1]["knn"]
@@ -104,7 +106,9 @@ def test_mismatched_pairs_are_evaluated_unchanged(views: int) -> None:
     random = np.random.default_rng(0)
     data = from_arrays(tuple(random.normal(size=(90, 4)) for _ in range(views)), labels=np.arange(90) % 2)
     settings = Settings(data=data, batch_size=30, online_metrics=["knn"], mismatch=1.0)
-    context = EpochEndMetrics(settings, build_components(settings), data).build_eval_context(torch.device("cpu"))
+    context = EpochEndMetrics(settings, build_components(settings), data).build_training_subset_context(
+        torch.device("cpu")
+    )
     permutation = torch.randperm(90, generator=torch_generator("training.monitor"))
     expected = data.__getitems__(permutation[1::2].tolist()).views
     assert are_equal(context.test.__getitems__(list(range(45))).views, expected)

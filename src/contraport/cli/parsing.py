@@ -338,7 +338,7 @@ def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _
     parser.command_line_types = {
         name: list[str]
         if option.is_cli_positional and any(get_origin(part) is Sequence for part in get_args(option.type))
-        else _command_line_type(option.type)
+        else _reduce_type_hint(option.type)
         for name, option in options.items()
     }
     flags = [name for name, option in options.items() if not option.is_cli_positional]
@@ -412,7 +412,7 @@ def _convert_if_number_or_null(value: Any) -> Any:
     return parse_number_or_text(value)
 
 
-def _command_line_type(hint: Any) -> Any:
+def _reduce_type_hint(hint: Any) -> Any:
     """Reduce a type annotation to the parts that a command line can express.
 
     For example ``str | Path | None`` becomes ``str | None``. The option itself checks the words of a Literal, as in
@@ -427,5 +427,5 @@ def _command_line_type(hint: Any) -> Any:
             for part in parts
             if part in (*_SCALAR_TYPES, NoneType) or get_origin(part) in (dict, list, Sequence, Literal)
         ]
-        return Union[tuple(map(_command_line_type, writable))]  # noqa: UP007
-    return list[_command_line_type(parts[0])] if origin in (list, Sequence) else hint  # type: ignore[misc]
+        return Union[tuple(map(_reduce_type_hint, writable))]  # noqa: UP007
+    return list[_reduce_type_hint(parts[0])] if origin in (list, Sequence) else hint  # type: ignore[misc]

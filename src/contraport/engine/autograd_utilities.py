@@ -102,7 +102,7 @@ def disable_autocast_in_backward(value: Tensor) -> Tensor:
     return value
 
 
-def checkpoint_row_blocks(function: Callable[[slice], Tensor], shape: tuple[int, int]) -> Tensor:
+def checkpoint_row_blocks(function: Callable[[slice], Tensor], num_rows: int, num_columns: int) -> Tensor:
     """Apply a function to one block of rows at a time, with checkpointing.
 
     Each block is computed again for its gradient, so that no graph over all pairs is held. Within `torch.func`, which
@@ -111,18 +111,18 @@ def checkpoint_row_blocks(function: Callable[[slice], Tensor], shape: tuple[int,
     Args:
         function: maps a range of rows to a tensor with as many rows, without random numbers: the state of generators
             is not restored.
-        shape: (N, M), the number of rows and of columns.
+        num_rows: number N of rows in all.
+        num_columns: number of pairs of a row, which limits the number of rows in a block.
 
     Returns:
         The results of all blocks, concatenated, (N, ...).
 
     >>> import torch
-    >>> checkpoint_row_blocks(lambda rows: torch.arange(5)[rows], (5, MAX_BLOCK_PAIRS // 2)).tolist()
+    >>> checkpoint_row_blocks(lambda rows: torch.arange(5)[rows], 5, MAX_BLOCK_PAIRS // 2).tolist()
     [0, 1, 2, 3, 4]
     """
-    n, m = shape
-    height = max(1, MAX_BLOCK_PAIRS // m)
-    blocks = [slice(top, min(top + height, n)) for top in range(0, n, height)]
+    height = max(1, MAX_BLOCK_PAIRS // num_columns)
+    blocks = [slice(top, min(top + height, num_rows)) for top in range(0, num_rows, height)]
     if len(blocks) == 1:  # a checkpoint would only compute it twice
         return function(blocks[0])
     if is_in_torch_func():
@@ -132,7 +132,7 @@ def checkpoint_row_blocks(function: Callable[[slice], Tensor], shape: tuple[int,
     first = function(blocks[0])
     # Into one tensor: small results that lie between the matrices of the blocks would fragment the heap, which then
     # grows to the size of all pairs.
-    results = first.new_empty((n, *first.shape[1:]))
+    results = first.new_empty((num_rows, *first.shape[1:]))
     results[blocks[0]] = first
     for rows in blocks[1:]:
         results[rows] = function(rows)

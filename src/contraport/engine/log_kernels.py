@@ -164,7 +164,7 @@ class LogKernel(ABC):
         def inner(rows: slice) -> Tensor:
             return (weight.take_rows(rows).dense() * self.take_rows(rows).dense()).sum(1)
 
-        return checkpoint_row_blocks(inner, self.shape)
+        return checkpoint_row_blocks(inner, *self.shape)
 
     def biases_outside_link(self) -> tuple[Tensor, Tensor]:
         """Return the biases added outside the link function, (N,) and (M,)."""

@@ -384,7 +384,9 @@ def zero_shot_accuracy_per_item(context: EvalContext) -> ItemValues:
         REQUIRES_COMPARABLE_VIEWS,
         REQUIRES_STORED_AUGMENTATION,
         Requirement(
-            lambda context: context.info_nce_temperature is not None, "the objective is not InfoNCE", is_rarely_met=True
+            lambda context: context.temperature_if_info_nce is not None,
+            "the objective is not InfoNCE",
+            is_rarely_met=True,
         ),
     ),
     headline=False,
@@ -393,10 +395,10 @@ def mutual_information_result(context: EvalContext) -> MetricResult:
     """InfoNCE lower bound on the mutual information of two views.
     It is log n minus the InfoNCE loss on all n test items.
     """
-    assert context.info_nce_temperature is not None
+    assert context.temperature_if_info_nce is not None
     positions = context.retrieval_sample_positions
     values = retrieval.log_match_probability_per_item(
-        *context.random_view_projections, context.info_nce_temperature, positions=positions
+        *context.random_view_projections, context.temperature_if_info_nce, positions=positions
     )
     return intervals.MetricResult(math.log(len(context.test)) + values, positions=positions)
 

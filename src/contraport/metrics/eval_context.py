@@ -152,7 +152,7 @@ class EvalContext:
         return {True, False} <= set(map(is_text_shape, self.encoder.shapes)) and len(self.encoder.towers) > 1
 
     @property
-    def info_nce_temperature(self) -> float | None:
+    def temperature_if_info_nce(self) -> float | None:
         """Temperature of the objective if it is InfoNCE on cosines, otherwise None."""
         loss, is_trained = self.objective, not isinstance(self.encoder, RawInputEncoder)
         if isinstance(loss, Objective) and loss.is_info_nce and loss.kernel.cost == "cosine":

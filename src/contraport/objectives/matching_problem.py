@@ -167,7 +167,7 @@ class MatchingProblem:
             remaining.append(block.select_rows_and_columns(rows, columns))
         return remaining
 
-    def list_directions(self, block: Block) -> list[BlockDirection]:
+    def build_directions(self, block: Block) -> list[BlockDirection]:
         """Build the target plans of a block and, if bidirectional, its transpose."""
         attributes, target, negatives = self.inputs.attributes, self.target, self.negatives
         weights, ids = attributes.get("weights"), attributes.get("ids")

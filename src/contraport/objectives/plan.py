@@ -210,7 +210,7 @@ class Plan:
         if not kernel.cost_is_distance:
             with torch.no_grad():
                 largest = checkpoint_row_blocks(
-                    lambda rows: kernel.take_rows(rows).dense().abs().amax(1), kernel.shape
+                    lambda rows: kernel.take_rows(rows).dense().abs().amax(1), *kernel.shape
                 ).amax()
                 shift = 2 * largest + (largest == 0)
         weighted = self.geometry.with_link(LinkPlusLogCost(self.geometry.log_kernel.link, shift))
@@ -234,7 +234,7 @@ class Plan:
         expected = f"a tensor ({self.shape[1]}, ...) on {self.f.device}, one row per column of the plan"
         check(good, f"values: must be {expected}, got {type_and_shape(values)}.", "shape")
         flat = values.reshape(len(values), -1).to(self.f.dtype)
-        products = checkpoint_row_blocks(lambda rows: self.take_rows(rows).dense() @ flat, self.shape)
+        products = checkpoint_row_blocks(lambda rows: self.take_rows(rows).dense() @ flat, *self.shape)
         return products.reshape(self.shape[0], *values.shape[1:])
 
     def barycentric(self, values: Tensor) -> Tensor:
@@ -262,7 +262,7 @@ class Plan:
             return log_plan.argmax(1, keepdim=True) if k == 1 else log_plan.topk(k, 1).indices
 
         with torch.no_grad():
-            largest = checkpoint_row_blocks(largest_entries, self.shape)
+            largest = checkpoint_row_blocks(largest_entries, *self.shape)
         columns = largest.flatten()
         rows = torch.arange(n, device=columns.device).repeat_interleave(k)
         entries = self.log_at(rows, columns).exp()
@@ -286,7 +286,7 @@ class Plan:
             entropy: Tensor = torch.special.entr(log_shares.exp()).sum(1)
             return entropy
 
-        return checkpoint_row_blocks(entropies, self.shape).exp().to(self.f)
+        return checkpoint_row_blocks(entropies, *self.shape).exp().to(self.f)
 
     @torch.no_grad()
     def sharpness(self) -> float:
@@ -456,7 +456,7 @@ def _row_costs_by_blocks(dense_rows: Callable[[slice], Tensor], kernel: LogKerne
     The costs are those of the kernel itself. Log P of a Tsallis plan has them too, but rounds them off where its
     threshold is large: below order 1 that grows as a power of the number of columns.
     """
-    sums = checkpoint_row_blocks(lambda rows: (dense_rows(rows) * kernel.take_rows(rows).dense()).sum(1), kernel.shape)
+    sums = checkpoint_row_blocks(lambda rows: (dense_rows(rows) * kernel.take_rows(rows).dense()).sum(1), *kernel.shape)
     return -kernel.cost_unit * sums
 
 

@@ -48,7 +48,7 @@ class EpochEndMetrics:
         check(len(drawn) > 3, f"online_metrics: requires at least 4 training items, got {len(drawn)}.", "few_items")
         self._fitted_items = copy_subset_to_memory(whole, drawn[::2], "train")
         self._scored_items = copy_subset_to_memory(whole, drawn[1::2], "test")
-        context = self.build_eval_context(torch.device("cpu"))
+        context = self.build_training_subset_context(torch.device("cpu"))
         for metric, _ in self._scheduled:
             need = metric.find_unmet_requirement(context)
             message = f"online_metrics: {metric.title} cannot be computed: {need and need.reason}."
@@ -56,7 +56,7 @@ class EpochEndMetrics:
             if metric.key == "knn":
                 check_enough_neighbors(context.neighbors, len(self._fitted_items))
 
-    def build_eval_context(self, device: torch.device) -> EvalContext:
+    def build_training_subset_context(self, device: torch.device) -> EvalContext:
         """Build the evaluation context of the current model on a training subset."""
         from contraport.metrics.eval_context import EvalContext
 
@@ -81,6 +81,6 @@ class EpochEndMetrics:
         with stop_all_on_error():
             if not is_main_process():
                 return {}
-            context = self.build_eval_context(device)
+            context = self.build_training_subset_context(device)
             results = {metric.key: metric(context) for metric in due}
             return {key: result if isinstance(result, float) else result.value for key, result in results.items()}

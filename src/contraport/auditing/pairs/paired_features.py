@@ -84,7 +84,7 @@ class PairedFeatures:
 
     >>> u = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
     >>> paired = PairedFeatures((u, u.flip(1)))
-    >>> paired.nearest_pool_items_by_view[0].shape
+    >>> paired.nearest_items_in_pool_by_view[0].shape
     torch.Size([60, 17])
     """
 
@@ -122,12 +122,12 @@ class PairedFeatures:
         >>> u = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
         >>> whole = PairedFeatures((u, u))
         >>> half = whole.with_neighbor_pool(torch.arange(30))
-        >>> int(half.nearest_pool_items_by_view[0].max()) < 30, half.features is whole.features
+        >>> int(half.nearest_items_in_pool_by_view[0].max()) < 30, half.features is whole.features
         (True, True)
         """
         other = copy.copy(self)
         maps = ("cross_fitted_canonical_maps", "canonical_references_by_fold_and_direction")
-        for name in ("nearest_pool_items_by_view", *maps, "observed_score_cache"):
+        for name in ("nearest_items_in_pool_by_view", *maps, "observed_score_cache"):
             other.__dict__.pop(name, None)
         object.__setattr__(other, "neighbor_pool", neighbor_pool)
         object.__setattr__(other, "_parent", self if self._parent is None else self._parent)
@@ -186,7 +186,7 @@ class PairedFeatures:
         return self._nearest_candidates_in_view(0, items, count), self._nearest_candidates_in_view(1, items, count)
 
     @cached_property
-    def nearest_pool_items_by_view(self) -> tuple[Tensor, Tensor]:
+    def nearest_items_in_pool_by_view(self) -> tuple[Tensor, Tensor]:
         """Nearest neighbors of each item in each view, ``(n, num_neighbors + 2)`` each."""
         # Two more than needed: `neighbors_excluding_members` removes the two members of a pair.
         count = self.num_neighbors + 2
@@ -234,7 +234,7 @@ class PairedFeatures:
         """
         members = torch.stack(pairs, dim=1)
         near = []
-        for nearest, own in zip(self.nearest_pool_items_by_view, pairs, strict=True):
+        for nearest, own in zip(self.nearest_items_in_pool_by_view, pairs, strict=True):
             of_pairs = nearest[own]
             is_member = (of_pairs[:, :, None] == members[:, None]).any(dim=2)
             order = is_member.to(torch.uint8).argsort(dim=1, stable=True)[:, : self.num_neighbors]

@@ -99,7 +99,7 @@ class ReverseKL(Divergence):
             log_ratio = log_plan - torch.where(present, mass, 1).log()
             return torch.where(present, log_plan.exp() * (log_ratio - 1), 0).sum(1) + mass.sum(1)
 
-        return checkpoint_row_blocks(divergence, plan.shape)
+        return checkpoint_row_blocks(divergence, *plan.shape)
 
 
 @dataclass(frozen=True, repr=False)
@@ -388,4 +388,4 @@ class PlanEntropy(Divergence):
             log_plan = torch.where(present, log_plan, 0)
             return -torch.where(present, log_plan.exp() * (log_plan - 1), 0).sum(1)
 
-        return checkpoint_row_blocks(entropy, plan.shape)
+        return checkpoint_row_blocks(entropy, *plan.shape)

@@ -218,7 +218,7 @@ class KernelTargetPlan(TargetPlan):
             return function(torch.exp(log_kernel + self.row_potential[rows, None] + self.column_potential))
 
         with torch.no_grad(), autocast_disabled(self.row_potential):
-            return checkpoint_row_blocks(evaluate, self.geometry.shape)
+            return checkpoint_row_blocks(evaluate, *self.geometry.shape)
 
     def apply(self, y: Tensor) -> Tensor:
         y = y[: self.geometry.shape[1]]

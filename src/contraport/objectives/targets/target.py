@@ -104,7 +104,7 @@ class TargetPlan(ABC):
             log_plan = torch.where(positive, plan.take_rows(rows).log_dense(), 0)
             return torch.where(positive, function(torch.where(positive, matrix, 1), log_plan), 0).sum(1)
 
-        return checkpoint_row_blocks(sum_block, plan.shape)
+        return checkpoint_row_blocks(sum_block, *plan.shape)
 
     def target_weighted_row_sums(self, plan: Plan, function_of_log_plan: Callable[[Tensor], Tensor]) -> Tensor:
         """Return row sums, (N,), of target times a function of the log plan."""
