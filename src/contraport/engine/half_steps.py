@@ -31,18 +31,18 @@ from contraport.engine.pair_passes import Axis, PairPasses, WeightTerm
 from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
 
-@accept_deprecated_keywords(source_index="source_potential_index")
-@keep_deprecated_attributes(source_index="source_potential_index")
+@accept_deprecated_keywords(source_index="source_potential_index", axis="updated_axis")
+@keep_deprecated_attributes(source_index="source_potential_index", axis="updated_axis")
 class HalfStepSpec(NamedTuple):
     """Sinkhorn half-step, which updates the row potentials or the column potentials.
 
     Attributes:
-        axis: Axis whose marginal the step enforces and whose potential it updates, ``"rows"`` or ``"columns"``.
+        updated_axis: Axis whose potential the step updates to enforce its marginal, ``"rows"`` or ``"columns"``.
         source_potential_index: Index of the potential of the other axis that the step reads, counted over the initial
             potentials and then the steps; None for a zero potential.
     """
 
-    axis: Axis
+    updated_axis: Axis
     source_potential_index: int | None
 
 
@@ -181,17 +181,17 @@ def _run_log_domain_steps(
     initial: Sequence[Tensor] = (),
     relaxation: Relaxation = Relaxation(),  # noqa: B008  (a constant)
     empty_value: float | None = None,
-    kernel: Tensor | None = None,
+    exp_s: Tensor | None = None,
 ) -> list[Tensor]:
     """Run Sinkhorn half-steps on a dense log-kernel, and return the potentials.
 
-    `kernel` is e^S, or None if that may overflow.
+    `exp_s` is e^S, or None if that may overflow.
     """
     potentials = list(initial)
     for k, (axis, source) in enumerate(steps):
         side = int(axis == "columns")
-        if source is None and kernel is not None:
-            log_sum = _log_or_empty_value(kernel.sum(1 - side), empty_value)
+        if source is None and exp_s is not None:
+            log_sum = _log_or_empty_value(exp_s.sum(1 - side), empty_value)
         else:
             oriented = s.T if side else s
             log_sum = row_log_sum_exp(oriented if source is None else oriented + potentials[source], empty_value)
@@ -265,7 +265,7 @@ def group_steps_by_pass(steps: Sequence[HalfStepSpec], num_initial: int = 0) -> 
     batches, k = [], 0
     while k < len(steps):
         pair = steps[k : k + 2]
-        shared = len(pair) == 2 and pair[0].axis != pair[1].axis
+        shared = len(pair) == 2 and pair[0].updated_axis != pair[1].updated_axis
         shared = shared and pair[1].source_potential_index != num_initial + k
         batches.append([k, k + 1] if shared else [k])
         k += 1 + shared
@@ -291,10 +291,10 @@ class HalfStepsOperation(OperationWithDenseForm):
         # which two are multiplied; here is one, hence twice as far.
         limit = 2 * MAX_UNSHIFTED_EXPONENT_BY_DTYPE.get(s.dtype, 0.0)
         moderate = self.geometry.log_kernel.a_priori_absolute_bound <= limit
-        kernel = s.exp() if moderate and self.steps[0].source_potential_index is None else None
+        exp_s = s.exp() if moderate and self.steps[0].source_potential_index is None else None
         empty_value = None if self.geometry.has_finite_log_sums else self.empty_value
         return _run_log_domain_steps(
-            self.steps, s, self.log_marginals, self.initial, self.relaxation, empty_value, kernel
+            self.steps, s, self.log_marginals, self.initial, self.relaxation, empty_value, exp_s
         )
 
     def _can_use_scalings(self, dtype: torch.dtype) -> bool:
@@ -326,10 +326,10 @@ class HalfStepsOperation(OperationWithDenseForm):
     def forward(self, passes: PairPasses) -> list[Tensor]:
         potentials, log_sums = list(self.initial), []
         for batch in group_steps_by_pass(self.steps, len(self.initial)):
-            read = {self.steps[k].axis: self._input_potential_or_zeros(potentials, self.steps[k]) for k in batch}
+            steps = [self.steps[k] for k in batch]
+            read = {step.updated_axis: self._input_potential_or_zeros(potentials, step) for step in steps}
             sums = passes.row_column_log_sums(read.get("rows"), read.get("columns"))
-            for k in batch:
-                axis = self.steps[k].axis
+            for k, (axis, _) in zip(batch, steps, strict=True):
                 side = int(axis == "columns")
                 log_sum = sums[side]
                 assert log_sum is not None
@@ -345,7 +345,7 @@ class HalfStepsOperation(OperationWithDenseForm):
         return [*potentials[len(self.initial) :], *log_sums]
 
     def allocate_outputs(self) -> list[Tensor]:
-        sides = [self.log_marginals[step.axis == "columns"] for step in self.steps]
+        sides = [self.log_marginals[step.updated_axis == "columns"] for step in self.steps]
         return [side.new_empty(side.shape) for side in 2 * sides]
 
     def differentiable_inputs(self) -> tuple[Tensor | None, ...]:
@@ -365,15 +365,15 @@ class HalfStepsOperation(OperationWithDenseForm):
         for batch in reversed(group_steps_by_pass(steps, num_initial)):
             sources: list[tuple[int, WeightTerm]] = []
             for k in batch:
-                step, cotangent = steps[k], cotangents[num_initial + k]
+                step, axis, cotangent = steps[k], steps[k].updated_axis, cotangents[num_initial + k]
                 if cotangent is None:
                     continue
-                cotangent = self.relaxation.backward(k, step.axis, self.log_marginals, log_sums[k], cotangent, outer)
+                cotangent = self.relaxation.backward(k, axis, self.log_marginals, log_sums[k], cotangent, outer)
                 # The softmax weights of a row step are exp(S + A + B) with A minus its log-sums and B the potential
                 # that it read; of a column step with A and B exchanged.
                 exponents = -log_sums[k], self._input_potential_or_zeros(potentials, step)
-                row_exponents, column_exponents = exponents if step.axis == "rows" else exponents[::-1]
-                term = WeightTerm(row_exponents, column_exponents, step.axis, -cotangent)
+                row_exponents, column_exponents = exponents if axis == "rows" else exponents[::-1]
+                term = WeightTerm(row_exponents, column_exponents, axis, -cotangent)
                 terms.append(term)
                 if step.source_potential_index is not None and (
                     step.source_potential_index >= num_initial or needs_initial[step.source_potential_index]
@@ -391,4 +391,4 @@ class HalfStepsOperation(OperationWithDenseForm):
         """Return the potential that a half-step starts from, zeros by default."""
         if step.source_potential_index is not None:
             return potentials[step.source_potential_index]
-        return torch.zeros_like(self.log_marginals[step.axis == "rows"])
+        return torch.zeros_like(self.log_marginals[step.updated_axis == "rows"])

@@ -42,7 +42,7 @@ def row_sums_kernel(
     exponents; it is minus infinity where all terms are. The weighted sum needs none: its exponents are those of a plan
     or a softmax, S + A + B <= 0 up to rounding.
     """
-    rows, depth, x_block = _index_and_load_program_rows(x, n, D, BLOCK_M, BLOCK_D)
+    rows, coordinates, x_block = _index_and_load_program_rows(x, n, D, BLOCK_M, BLOCK_D)
     total = tl.zeros([BLOCK_M], tl.float32)
     if LOGARITHM:
         top = tl.full([BLOCK_M], -INFINITY, tl.float32)
@@ -51,7 +51,7 @@ def row_sums_kernel(
     first, last = _program_column_bounds(m, BLOCK_N)
     for start in range(first, last, BLOCK_N):
         columns = start + tl.arange(0, BLOCK_N)
-        y_block = _load_block(y, columns, depth, m, D)
+        y_block = _load_block(y, columns, coordinates, m, D)
         t = _link_input_tile(
             x, y, x_block, y_block, row_bias, column_bias, rows, columns, n, m, D, LINK, PRECISION, BLOCK_D
         )  # fmt: skip
@@ -88,13 +88,13 @@ def weighted_products_kernel(
     if GROUPS * RANK > 1:  # noqa: SIM102  (resolved by the compiler; the inner test on the device)
         if _can_all_share(can_share, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
             return
-    rows, depth, x_block = _index_and_load_program_rows(x, n, D, BLOCK_M, BLOCK_D)
+    rows, coordinates, x_block = _index_and_load_program_rows(x, n, D, BLOCK_M, BLOCK_D)
     product = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     first, last = _program_column_bounds(m, BLOCK_N)
     for start in range(first, last, BLOCK_N):
         columns = start + tl.arange(0, BLOCK_N)
-        y_block = _load_block(y, columns, depth, m, D)
+        y_block = _load_block(y, columns, coordinates, m, D)
         w = _weight_times_slope_tile(
             x, y, x_block, y_block, row_bias, column_bias, row_labels, column_labels, factor, power, rows, columns,
             n, m, row_exponents, column_exponents, row_factors, column_factors,
@@ -109,7 +109,8 @@ def weighted_products_kernel(
             product = tl.dot(w.to(y_block.dtype), y_block, product, input_precision=PRECISION)
     offsets = tl.program_id(1).to(tl.int64) * n + rows  # 64 bits: splits * n * D may exceed 2^31
     tl.store(weight_sums + offsets, total, mask=rows < n)
-    tl.store(out + offsets[:, None] * D + depth[None, :], product, mask=(rows[:, None] < n) & (depth[None, :] < D))
+    inside = (rows[:, None] < n) & (coordinates[None, :] < D)
+    tl.store(out + offsets[:, None] * D + coordinates[None, :], product, mask=inside)
 
 
 @triton.jit
@@ -124,9 +125,9 @@ def pair_weights_kernel(
     if GROUPS * RANK > 1:  # noqa: SIM102  (resolved by the compiler; the inner test on the device)
         if _can_all_share(can_share, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
             return
-    rows, depth, x_block = _index_and_load_program_rows(x, n, D, BLOCK_M, BLOCK_D)
+    rows, coordinates, x_block = _index_and_load_program_rows(x, n, D, BLOCK_M, BLOCK_D)
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    y_block = _load_block(y, columns, depth, m, D)
+    y_block = _load_block(y, columns, coordinates, m, D)
     w = _weight_times_slope_tile(
         x, y, x_block, y_block, row_bias, column_bias, row_labels, column_labels, factor, power, rows, columns,
         n, m, row_exponents, column_exponents, row_factors, column_factors,
@@ -213,8 +214,8 @@ def _can_all_share(can_share, TERMS: tl.constexpr):
 def _index_and_load_program_rows(x, num_rows, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr):
     """Return row indices, coordinate indices and entries of this program's rows."""
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    depth = tl.arange(0, BLOCK_D)
-    return rows, depth, _load_block(x, rows, depth, num_rows, D)
+    coordinates = tl.arange(0, BLOCK_D)
+    return rows, coordinates, _load_block(x, rows, coordinates, num_rows, D)
 
 
 @triton.jit
@@ -227,10 +228,10 @@ def _program_column_bounds(m, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
-def _load_block(matrix, rows, depth, n, D: tl.constexpr):
+def _load_block(matrix, rows, coordinates, n, D: tl.constexpr):
     """Load rows and coordinates of an (n, D) matrix, zero outside."""
-    inside = (rows[:, None] < n) & (depth[None, :] < D)
-    return tl.load(matrix + rows[:, None].to(tl.int64) * D + depth[None, :], mask=inside, other=0.0)
+    inside = (rows[:, None] < n) & (coordinates[None, :] < D)
+    return tl.load(matrix + rows[:, None].to(tl.int64) * D + coordinates[None, :], mask=inside, other=0.0)
 
 
 @triton.jit
@@ -241,8 +242,8 @@ def _link_input_tile(
     """Return a tile of inner products, plus biases unless the link is the identity."""
     t = tl.dot(x_block, tl.trans(y_block), input_precision=PRECISION)
     for start in range(BLOCK_D, D, BLOCK_D):
-        depth = start + tl.arange(0, BLOCK_D)
-        left, right = _load_block(x, rows, depth, n, D), _load_block(y, columns, depth, m, D)
+        coordinates = start + tl.arange(0, BLOCK_D)
+        left, right = _load_block(x, rows, coordinates, n, D), _load_block(y, columns, coordinates, m, D)
         t = tl.dot(left, tl.trans(right), t, input_precision=PRECISION)
     if LINK != "identity":
         t += tl.load(row_bias + rows, mask=rows < n, other=0.0)[:, None]
