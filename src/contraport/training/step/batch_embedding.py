@@ -89,32 +89,28 @@ def _restored_buffers(network: nn.Module) -> Iterator[None]:
                 setattr(module, name, buffer)
 
 
-def wrap_to_skip_missing_views(embed: ViewsToEmbeddings) -> ViewsToEmbeddings:
-    """Wrap an embedding function to accept items with missing views.
+def embed_skipping_missing_views(embed: ViewsToEmbeddings, views_and_mask: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Embed the views that items have, and return embeddings and a mask.
 
     Nothing is imputed. The last input is a mask ``(b, views)`` of the views that items have. Outputs are those of
     `embed` for items that have the view, zeros for the others. The last output is the mask in effect: without views
     that fewer than two items of all processes have, as batch norm needs a variance.
 
-    >>> double = wrap_to_skip_missing_views(lambda views: tuple(2 * view for view in views))
+    >>> views = torch.tensor([[1.0], [torch.nan], [3.0]]), torch.ones(3, 1)
     >>> mask = torch.tensor([[True, True], [False, True], [True, True]])
-    >>> twice, _, _ = double([torch.tensor([[1.0], [torch.nan], [3.0]]), torch.ones(3, 1), mask])
+    >>> twice, _, _ = embed_skipping_missing_views(lambda views: tuple(2 * view for view in views), [*views, mask])
     >>> twice.flatten().tolist()
     [2.0, 0.0, 6.0]
     """
-
-    def wrapped(inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        *views, present = inputs
-        # Counted over all processes: each must drop the same views, or they would wait for different collectives.
-        counts = present.sum(0)
-        distributed.current_processes().all_reduce_(counts)
-        present = present & (counts >= 2)
-        rows = [column.nonzero()[:, 0] for column in present.T]
-        outputs = embed([view[positions] for view, positions in zip(views, rows, strict=True)])
-        whole = [
-            output.new_zeros(len(present), *output.shape[1:]).index_copy(0, rows[number % len(views)], output)
-            for number, output in enumerate(outputs)
-        ]
-        return *whole, present
-
-    return wrapped
+    *views, present = views_and_mask
+    # Counted over all processes: each must drop the same views, or they would wait for different collectives.
+    counts = present.sum(0)
+    distributed.current_processes().all_reduce_(counts)
+    present = present & (counts >= 2)
+    rows = [column.nonzero()[:, 0] for column in present.T]
+    outputs = embed([view[positions] for view, positions in zip(views, rows, strict=True)])
+    whole = [
+        output.new_zeros(len(present), *output.shape[1:]).index_copy(0, rows[number % len(views)], output)
+        for number, output in enumerate(outputs)
+    ]
+    return *whole, present
