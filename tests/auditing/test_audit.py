@@ -27,7 +27,7 @@ from contraport.auditing import Audit, rounds_excluding_suspects
 from contraport.auditing.pairs import canonical_maps, paired_features
 from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import PairedFeatures, PairIndices, load_vector_pairs
-from contraport.auditing.pairs.synthetic_mismatches import assign_wrong_partners, draw_groups_of_exchanging_sets
+from contraport.auditing.pairs.synthetic_mismatches import draw_groups_of_exchanging_sets, exchange_partners_across_sets
 from contraport.auditing.result import build_audit_from_arrays
 from contraport.auditing.rounds_excluding_suspects import score_frozen_rounds
 from contraport.cli.result_printers import print_audit
@@ -89,7 +89,8 @@ def test_finds_planted_mismatches(views: tuple[np.ndarray, np.ndarray], options:
 def test_second_round_uses_trusted_neighbors_only(views: tuple[np.ndarray, np.ndarray]) -> None:
     dataset = from_arrays(views)
     first, second = score_frozen_rounds(dataset, statistic="likeness", rounds=2, seed=3)
-    items, partners = torch.arange(ITEMS), assign_wrong_partners(draw_groups_of_exchanging_sets(dataset, seed=3))
+    partners = exchange_partners_across_sets(draw_groups_of_exchanging_sets(dataset, seed=3))
+    items = torch.arange(ITEMS)
     pairs = load_vector_pairs(dataset)
     assert np.array_equal(first.scores, score_pairs(pairs, None, "likeness"))
     assert np.array_equal(first.mismatch_scores, score_pairs(pairs, PairIndices(items, partners), "likeness"))

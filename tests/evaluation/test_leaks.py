@@ -19,8 +19,8 @@ from tests.errors import raises_usage_error
 import contraport
 from contraport.auditing.pairs.synthetic_mismatches import (
     add_decoys,
-    assign_wrong_partners,
     draw_groups_of_exchanging_sets,
+    exchange_partners_across_sets,
 )
 from contraport.catalog.data_option_parsers import parse_mismatch
 from contraport.data import Dataset, from_arrays, from_coupling, load
@@ -305,7 +305,7 @@ def test_decoys_mismatches_and_exchanges_differ_in_content() -> None:
     assert len(moved) == 200
     assert not (ids[moved] == ids[partners[moved]]).any()
     groups = draw_groups_of_exchanging_sets(dataset, seed=0)
-    exchange = assign_wrong_partners(groups)
+    exchange = exchange_partners_across_sets(groups)
     assert not (ids == ids[exchange]).any()
     for couple in groups:
         assert all(len(ids[group, 0].unique()) == 1 for group in couple)
@@ -330,7 +330,7 @@ def test_exchanges_differ_in_a_view_that_many_items_share() -> None:
     dataset = from_arrays({"vector": vectors, "caption": [f"a {item % 3}" for item in range(90)]})
     ids = dataset.view_content_ids_if_repeated
     assert ids is not None
-    assert not (ids == ids[assign_wrong_partners(draw_groups_of_exchanging_sets(dataset, seed=0))]).any()
+    assert not (ids == ids[exchange_partners_across_sets(draw_groups_of_exchanging_sets(dataset, seed=0))]).any()
 
 
 @pytest.mark.parametrize("arrays", [{"train": np.arange(3)}, {"train": np.ones((2, 2)), "test": np.arange(2)}])

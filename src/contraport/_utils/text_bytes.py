@@ -125,8 +125,8 @@ def concatenate_batches(parts: Sequence[Tensor]) -> Tensor:
     return torch.cat([F.pad(part, (0, longest - part.shape[1])) for part in parts])
 
 
-def create_blank_items(num_items: int, shape: Sequence[int]) -> Tensor:
-    """Create placeholder items, either zeros of a shape or empty texts."""
+def create_zero_items(num_items: int, shape: Sequence[int]) -> Tensor:
+    """Create placeholder items of zeros, which as texts are empty."""
     if is_text_shape(shape):
         return torch.zeros(num_items, 1, dtype=torch.uint8)
     return torch.zeros(num_items, *shape)

@@ -26,7 +26,7 @@ from contraport.auditing.pairs.paired_features import (
     has_only_vector_views,
     load_vector_pairs,
 )
-from contraport.auditing.pairs.synthetic_mismatches import assign_wrong_partners, draw_groups_of_exchanging_sets
+from contraport.auditing.pairs.synthetic_mismatches import draw_groups_of_exchanging_sets, exchange_partners_across_sets
 from contraport.data import BatchOrder, Dataset, build_loader
 from contraport.embedding import LoaderConfig
 from contraport.errors import UsageError, check, one_line_reason, translate_write_errors
@@ -72,7 +72,7 @@ def score_frozen_rounds(dataset: Dataset, *, statistic: str, rounds: int, seed: 
     shapes = f"the views of {dataset.name!r} have shapes {dataset.shapes}"
     check(has_only_vector_views(dataset), f"method: frozen needs views that are vectors, and {shapes}.", "not_vectors")
     items = torch.arange(len(dataset))
-    partners = assign_wrong_partners(draw_groups_of_exchanging_sets(dataset, seed=seed))
+    partners = exchange_partners_across_sets(draw_groups_of_exchanging_sets(dataset, seed=seed))
     everything = PairIndices(items.repeat(2), torch.cat([items, partners]))
     paired, result = load_vector_pairs(dataset), None
     for _ in range(rounds):
@@ -138,7 +138,7 @@ def train_crossfit_rounds(
     groups = draw_groups_of_exchanging_sets(dataset, seed=settings.seed)
     message = f"folds: must be at most {len(groups)}, half of the different pairs, got {folds}."
     check(folds <= len(groups), message, "too_many")
-    partners = assign_wrong_partners(groups)
+    partners = exchange_partners_across_sets(groups)
     trusted, paired, result = torch.arange(len(dataset)), None, None
     for number in range(rounds):
         trusted = trusted if result is None else result.get_trusted_indices()

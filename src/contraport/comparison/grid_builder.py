@@ -54,10 +54,8 @@ def build_grid(explicit_options: OptionMap) -> Grid:
     parsed = tuple(parse_row(value, suite_rows) for value in split_or_look_up_entries(options.objectives, suite_rows))
     rows = expand_rows(parsed, options.over)
     check(len(rows) > 0, "objectives: required, not given. Name one or several objectives.", "missing")
-    settings = [
-        parse_setting_words_or_map(value, suite_settings)
-        for value in split_or_look_up_entries(options.settings, suite_settings)
-    ]
+    setting_entries = split_or_look_up_entries(options.settings, suite_settings)
+    settings = [parse_column_setting(value, suite_settings) for value in setting_entries]
     ends = Counter(Path(data).name for data in options.data)
     columns = tuple(
         Column(str(data), Path(data).name if ends[Path(data).name] == 1 else str(data), name, column_options)
@@ -301,26 +299,24 @@ _OPTION_AND_DEFAULT_BY_SETTING_WORD = {
 """Option of `contraport.train` and its default value, by word of a setting such as "strong+mismatched"."""
 
 
-def parse_setting_words_or_map(
-    words_or_map: str | OptionMap, suggested_names: Iterable[str] = ()
-) -> tuple[str, dict[str, Any]]:
-    """Parse a setting such as "strong+mismatched" to its name and options.
+def parse_column_setting(value: str | OptionMap, suggested_names: Iterable[str] = ()) -> tuple[str, dict[str, Any]]:
+    """Parse a setting of a table column, such as "strong+mismatched", to name and options.
 
-    >>> parse_setting_words_or_map("strong+mismatched:0.2")
+    >>> parse_column_setting("strong+mismatched:0.2")
     ('strong+mismatched:0.2', {'augment': 'strong', 'mismatch': 0.2})
-    >>> parse_setting_words_or_map("corrupt-strong")
+    >>> parse_column_setting("corrupt-strong")
     ('corrupt+strong', {'corrupt': 'noise:3', 'augment': 'strong'})
     """
-    if not isinstance(words_or_map, str):
-        name, options = _unpack_name_and_options("settings", words_or_map)
+    if not isinstance(value, str):
+        name, options = _unpack_name_and_options("settings", value)
         if isinstance(options, str):
-            return name, parse_setting_words_or_map(options)[1]
+            return name, parse_column_setting(options)[1]
         options = replace_deprecated_options(TRAIN_OPTIONS, options)
         check_train_options(f"settings: {name}", options)
         return name, options
     options = {}
     words = ("plain", *AUGMENT_NAMES, *_OPTION_AND_DEFAULT_BY_SETTING_WORD)
-    parts = re.split(rf"\+|-(?={'|'.join(words)})", words_or_map)  # at "+", or at "-" before a word
+    parts = re.split(rf"\+|-(?={'|'.join(words)})", value)  # at "+", or at "-" before a word
     for part in parts:
         name, _, rest = part.partition(":")
         if name not in words:
@@ -331,7 +327,7 @@ def parse_setting_words_or_map(
         elif name != "plain":
             option, default = _OPTION_AND_DEFAULT_BY_SETTING_WORD[name]
             options[option] = parse_setting_value(strip_quotes(rest or default))
-    check_train_options(f"settings: {words_or_map}", options)
+    check_train_options(f"settings: {value}", options)
     return "+".join(parts), options
 
 

@@ -19,7 +19,7 @@ from torch.nn.parameter import is_lazy
 from contraport._utils.files import read_json_or_none
 from contraport._utils.formatting import describe_items_of_shape, format_options
 from contraport._utils.lazy_imports import LazyModule, import_object
-from contraport._utils.text_bytes import create_blank_items, is_text_shape
+from contraport._utils.text_bytes import create_zero_items, is_text_shape
 from contraport.catalog.encoders import ANY_TIMM_LABEL, CUSTOM_ENCODER_LABEL, ENCODERS
 from contraport.encoders.transformers_text_encoder import build_transformers_text_encoder
 from contraport.errors import UsageError, check, hint_on_error, similar_names, unknown_name_error
@@ -144,7 +144,7 @@ def _count_features(encoder: nn.Module, name: str, shape: Shape) -> int:
     training = encoder.training
     try:
         with torch.no_grad():
-            output = encoder.eval()(create_blank_items(2, shape))
+            output = encoder.eval()(create_zero_items(2, shape))
     except (Exception, SystemExit) as error:  # third-party code may raise anything
         raise _shape_error(name, shape, error) from error
     finally:

@@ -45,8 +45,8 @@ MAX_GROUPS_PRINTED = 20  # maximum number of groups that the terminal shows
 FALSE_PROPOSAL_PROBABILITY = 0.05
 """Probability of proposing a threshold for data without duplicates (false-alarm rate)."""
 
-MIN_PAIRS_BELOW_GAP = 20
-"""Minimum number of less similar pairs below a gap, from which the usual width of gaps is estimated."""
+MIN_LESS_SIMILAR_PAIRS = 20
+"""Minimum number of pairs less similar than a gap, from which the usual width of gaps is estimated."""
 
 
 class DuplicateGroup(NamedTuple):
@@ -241,7 +241,7 @@ def _find_proposed_threshold(cosines: np.ndarray) -> float | None:
     >>> _find_proposed_threshold(np.concatenate([[0.999, 0.97, 0.94], np.linspace(0.7, 0.1, 50)]))
     0.8
     """
-    candidates = len(cosines) - 1 - MIN_PAIRS_BELOW_GAP
+    candidates = len(cosines) - 1 - MIN_LESS_SIMILAR_PAIRS
     if candidates < 1:
         return None
     logarithms = np.log(np.maximum(1 - cosines.astype(np.float64), COSINE_ROUNDING_ERROR))

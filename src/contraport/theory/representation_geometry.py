@@ -123,10 +123,11 @@ def compare_collapse(
 class _ResidualEncoder(nn.Module):
     """Encoder of a linear layer and one residual block."""
 
-    def __init__(self, d: int, features: int) -> None:
+    def __init__(self, num_inputs: int, num_outputs: int) -> None:
         super().__init__()
-        self.first = nn.Linear(d, features)
-        self.block = nn.Sequential(nn.ReLU(), nn.Linear(features, features), nn.ReLU(), nn.Linear(features, features))
+        self.first = nn.Linear(num_inputs, num_outputs)
+        second, third = (nn.Linear(num_outputs, num_outputs) for _ in range(2))
+        self.block = nn.Sequential(nn.ReLU(), second, nn.ReLU(), third)
 
     def forward(self, x: Tensor) -> Tensor:
         h: Tensor = self.first(x)

@@ -9,8 +9,8 @@ from contraport._utils.text_bytes import tensor_to_texts
 from contraport.auditing.pairs.paired_features import MIN_PAIRS, PairedFeatures, PairIndices
 from contraport.auditing.pairs.synthetic_mismatches import (
     add_decoys,
-    assign_wrong_partners,
     draw_groups_of_exchanging_sets,
+    exchange_partners_across_sets,
 )
 from contraport.data import BatchOrder, Dataset, from_arrays
 
@@ -101,7 +101,7 @@ def test_batch_order_repeats_no_position_within_a_batch() -> None:
 def test_exchange_groups_are_drawn_by_seed(items: int) -> None:
     dataset = build_numbered_pairs(items)
     first, repeated, other = (
-        assign_wrong_partners(draw_groups_of_exchanging_sets(dataset, seed=seed)).tolist() for seed in (0, 0, 1)
+        exchange_partners_across_sets(draw_groups_of_exchanging_sets(dataset, seed=seed)).tolist() for seed in (0, 0, 1)
     )
     assert first == repeated != other
 
@@ -109,7 +109,7 @@ def test_exchange_groups_are_drawn_by_seed(items: int) -> None:
 @pytest.mark.parametrize("items", [50, 51])
 def test_partners_are_swapped_within_groups(items: int) -> None:
     groups = draw_groups_of_exchanging_sets(build_numbered_pairs(items), seed=2)
-    partners = assign_wrong_partners(groups)
+    partners = exchange_partners_across_sets(groups)
     assert sorted(partners.tolist()) == list(range(items))
     assert (partners != torch.arange(items)).all()
     for exchanging_sets in groups:

@@ -155,10 +155,10 @@ def draw_groups_of_exchanging_sets(dataset: Dataset, *, seed: int) -> tuple[tupl
     return tuple(tuple(sets[number] for number in group) for group in groups)
 
 
-def assign_wrong_partners(groups_of_sets: tuple[tuple[Tensor, ...], ...]) -> Tensor:
-    """Return a wrong partner for each item, taken from its group, ``(n,)``.
+def exchange_partners_across_sets(groups_of_sets: tuple[tuple[Tensor, ...], ...]) -> Tensor:
+    """Return a wrong partner for each item, from another set of its group.
 
-    >>> assign_wrong_partners((tuple(torch.tensor([[0], [2]])), tuple(torch.tensor([[1], [3], [4]])))).tolist()
+    >>> exchange_partners_across_sets((tuple(torch.tensor([[0], [2]])), tuple(torch.tensor([[1], [3], [4]])))).tolist()
     [2, 4, 0, 1, 3]
     """
     sets = [items for group in groups_of_sets for items in group]

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from contraport._utils.text_bytes import create_blank_items, is_text_shape
+from contraport._utils.text_bytes import create_zero_items, is_text_shape
 from contraport.catalog.recipes import get_recipe_settings
 from contraport.data import Views
 from contraport.encoders import InitialWeights, Model, load_pretrained_weights, read_initial_weights
@@ -235,7 +235,7 @@ def check_encoder_accepts_views(model: Model, views: Views) -> None:
         was_training = model.training
         try:
             with torch.no_grad():
-                model.eval().encode([create_blank_items(1, shape)])
+                model.eval().encode([create_zero_items(1, shape)])
         except Exception as error:  # networks raise arbitrary exceptions
             reason = one_line_reason(error)
             message = f"encoder: must support views of shape {shape} besides items of shape {plain}: {reason}"
