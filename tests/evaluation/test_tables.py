@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from contraport.evaluation.evaluation_results import metric_rows_at_sampled_epochs, metric_rows_with_baselines
+from contraport.evaluation.evaluation_results import metric_rows_with_baselines, metric_tables_by_title
 
 
 def build_result(**rows: dict[str, float | None]) -> dict[str, Any]:
     interval = {"knn": {"low": 0.85, "high": 0.95}}
-    return {"rows": {name.replace("_", " "): row for name, row in rows.items()}, "intervals": {"trained": interval}}
+    by_encoder = {name.replace("_", " "): row for name, row in rows.items()}
+    return {"data": "digits", "rows": by_encoder, "intervals": {"trained": interval}, "directions": {}}
 
 
 def test_empty_baseline_has_no_column() -> None:
@@ -39,9 +40,10 @@ def test_empty_baseline_has_no_column() -> None:
 )
 def test_columns_are_evenly_spaced_epochs(num_epochs: int, expected_epochs: list[int]) -> None:
     epoch_rows = {f"epoch {epoch}": {"knn": epoch / 1000} for epoch in range(1, num_epochs + 1)}
-    rows = metric_rows_at_sampled_epochs({"rows": {"raw": {"knn": 0.1}, "trained": {"knn": 0.9}, **epoch_rows}})
+    tables = metric_tables_by_title(build_result(raw={"knn": 0.1}, trained={"knn": 0.9}, **epoch_rows))
+    title = "checkpoints by epoch"
     if not num_epochs:
-        assert rows == []
+        assert title not in tables
     else:
         epoch_columns = {f"epoch {epoch}": f"{epoch / 10:.1f}%" for epoch in expected_epochs}
-        assert rows == [{"metric": "kNN", **epoch_columns, "trained": "90.0%"}]
+        assert tables[title] == [{"metric": "kNN", **epoch_columns, "trained": "90.0%"}]

@@ -11,13 +11,7 @@ from rich.table import Table
 
 from contraport._utils.formatting import pluralize
 from contraport._utils.progress import make_console_without_markup
-from contraport.evaluation.evaluation_results import (
-    metric_difference_rows,
-    metric_rows_at_sampled_epochs,
-    metric_rows_at_truncated_dims,
-    metric_rows_with_baselines,
-    retrieval_direction_rows,
-)
+from contraport.evaluation.evaluation_results import metric_difference_rows, metric_tables_by_title
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,16 +77,9 @@ def print_evaluation(results_by_run: Mapping[str, Mapping[str, Any]], options: M
             row: {key: value for key, value in values.items() if key in shown[name]}
             for row, values in result["rows"].items()
         }
-        result = {**result, "rows": rows_of_shown}
-        whose = f"{name} on " if len(results_by_run) > 1 else ""
-        if rows := metric_rows_with_baselines(result):
-            print_table(f"{whose}{result['data']}: frozen features of held-out items", rows)
-        if rows := retrieval_direction_rows(result):
-            print_table("retrieval by direction", rows)
-        if rows := metric_rows_at_truncated_dims(result):
-            print_table("first coordinates of the representation", rows)
-        if rows := metric_rows_at_sampled_epochs(result):
-            print_table("checkpoints by epoch", rows)
+        data = f"{name} on {result['data']}" if len(results_by_run) > 1 else result["data"]
+        for title, rows in metric_tables_by_title({**result, "rows": rows_of_shown, "data": data}).items():
+            print_table(title, rows)
         if num_hidden:
             print(f"{pluralize(num_hidden, 'more metric')}: --all")
         for note in result["notes"]:

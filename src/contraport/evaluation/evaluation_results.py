@@ -91,15 +91,9 @@ class Evaluation(dict[str, Any]):
 
     def _repr_html_(self) -> str:
         """Return the tables as HTML, for a notebook."""
-        tables = {
-            f"{self['data']}: frozen features of held-out items": metric_rows_with_baselines(self),
-            "retrieval by direction": retrieval_direction_rows(self),
-            "first coordinates of the representation": metric_rows_at_truncated_dims(self),
-            "intermediate models": metric_rows_at_sampled_epochs(self),
-        }
-        shown = {title: rows for title, rows in tables.items() if rows}
-        notes = dict.fromkeys(list(shown)[-1:], self["notes"])
-        return "".join(format_html_rows(title, rows, notes.get(title, ())) for title, rows in shown.items())
+        tables = metric_tables_by_title(self)
+        notes = dict.fromkeys(list(tables)[-1:], self["notes"])
+        return "".join(format_html_rows(title, rows, notes.get(title, ())) for title, rows in tables.items())
 
 
 @keep_deprecated_attributes(table="to_rows")
@@ -124,6 +118,26 @@ class EvaluationsByRun(dict[str, Evaluation]):
         return "".join(tables)
 
 
+def metric_tables_by_title(evaluation: Mapping[str, Any]) -> dict[str, list[dict[str, str]]]:
+    """Return the rows of each nonempty table of an evaluation, by title.
+
+    Intermediate models have a column each, at most five at evenly spaced epochs.
+    """
+    encoders = evaluation["rows"]
+    dims, epochs = ([name for name in encoders if name.startswith(prefix)] for prefix in ("dims ", "epoch "))
+    if len(epochs) > 5:  # `evaluation.json` has all
+        epochs = [epochs[round(place * (len(epochs) - 1) / 4)] for place in range(5)]
+    truncated = {name: encoders[name] for name in ("trained", *dims)} if dims else {}
+    intermediate = {name: encoders[name] for name in (*epochs, "trained")} if epochs else {}
+    tables = {
+        f"{evaluation['data']}: frozen features of held-out items": metric_rows_with_baselines(evaluation),
+        "retrieval by direction": retrieval_direction_rows(evaluation),
+        "first coordinates of the representation": metric_rows_of_encoders(truncated),
+        "checkpoints by epoch": metric_rows_of_encoders(intermediate),
+    }
+    return {title: rows for title, rows in tables.items() if rows}
+
+
 def metric_rows_with_baselines(evaluation: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return a table row for each metric, with the values of all encoders.
 
@@ -145,20 +159,6 @@ def retrieval_direction_rows(evaluation: Mapping[str, Any]) -> list[dict[str, st
         | {metric.title: metric.format(values[metric.key]["value"]) for metric in collect_metrics_for_display([values])}
         for direction, values in evaluation["directions"].items()
     ]
-
-
-def metric_rows_at_sampled_epochs(evaluation: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return a table row for each metric, with evenly spaced epochs as columns."""
-    names = [name for name in evaluation["rows"] if name.startswith("epoch ")]
-    if len(names) > 5:  # `evaluation.json` has all
-        names = [names[round(place * (len(names) - 1) / 4)] for place in range(5)]
-    return metric_rows_of_encoders({name: evaluation["rows"][name] for name in (*names, "trained")}) if names else []
-
-
-def metric_rows_at_truncated_dims(evaluation: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return a table row for each metric, with full and truncated features."""
-    names = [name for name in evaluation["rows"] if name.startswith("dims ")]
-    return metric_rows_of_encoders({name: evaluation["rows"][name] for name in ("trained", *names)}) if names else []
 
 
 def metric_difference_rows(difference_by_metric: Mapping[str, Mapping[str, float]]) -> list[dict[str, str]]:
