@@ -22,7 +22,7 @@ def test_overwrite_replaces_a_run_and_leaves_other_files(run: RunFolder) -> None
     RunFolder.create(run.path, {"data": "other"}, overwrite=True)
     assert run.config() == {"data": "other"}
     assert notes.read_text() == "mine"
-    run.backup.delete_if_complete()
+    run.backup.delete()
     assert sorted(path.name for path in run.path.iterdir()) == ["checkpoints", "config.yaml", "notes.txt"]
 
 
@@ -120,7 +120,7 @@ def test_kill_during_deletion_of_the_backup_keeps_the_new_run(tmp_path: Path) ->
         with pytest.MonkeyPatch.context() as patch:
             left = kill_after_file_operations(patch, calls)
             with suppress(Killed):
-                run.backup.delete_if_complete()
+                run.backup.delete()
             completed = left() > 0
         run.backup.undo_incomplete_or_delete_obsolete()
         assert sorted(read_files(run)) == ["checkpoints/last.ckpt", "config.yaml"]

@@ -99,7 +99,7 @@ class ReplacedRunBackup:
     def undo_incomplete_or_delete_obsolete(self) -> None:
         """Undo an incomplete backup, or delete a complete one after a checkpoint."""
         if self.is_complete() and self._run.last_checkpoint.exists():
-            self.delete_if_complete()
+            self.delete()
         elif not self.is_complete() and self.path.exists():
             for path in self._run.possible_paths_besides_config:
                 if os.path.lexists(self.path / path.name):
@@ -113,10 +113,8 @@ class ReplacedRunBackup:
             os.replace(self.path / self._run.config_path.name, self._run.config_path)
         self.undo_incomplete_or_delete_obsolete()
 
-    def delete_if_complete(self) -> None:
-        """Delete the backup of the replaced run if it is complete."""
-        if not self.is_complete():
-            return
+    def delete(self) -> None:
+        """Delete the complete backup of the replaced run."""
         delete_paths(self.path / path.name for path in self._run.possible_paths_besides_config)
         shutil.rmtree(self.path)
 

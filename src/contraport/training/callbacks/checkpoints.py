@@ -112,8 +112,8 @@ class CheckpointWriter(Callback):
         write_checkpoint(self._run, loop, self._run.last_checkpoint.with_name(name))
         with stop_all_on_error(), self._run.translate_write_errors():
             # Only now can the new run be resumed, so only now is the run that it replaced given up.
-            if is_main_process() and self._run.last_checkpoint.exists():
-                self._run.backup.delete_if_complete()
+            if is_main_process() and self._run.last_checkpoint.exists() and self._run.backup.is_complete():
+                self._run.backup.delete()
         self._saved_at = time.monotonic()
 
 
