@@ -46,7 +46,7 @@ _CORRUPTION_STRENGTHS_BY_KIND: dict[str, tuple[float, ...]] = {
 """Strength of each kind of corruption at the severities 1 to 5."""
 
 
-StillCorrectMask: TypeAlias = NDArray[np.bool_]
+RemainingCorrectPairMask: TypeAlias = NDArray[np.bool_]
 """Mask of the pairs that remain correct after swaps, ``(m,)``."""
 
 
@@ -137,7 +137,7 @@ def draw_wrong_partners(
 
 def swap_correct_pairs(
     first: Positions, second: Positions, view_content_ids: NDArray[np.int64], random: np.random.Generator
-) -> StillCorrectMask:
+) -> RemainingCorrectPairMask:
     """Make correct pairs wrong by swapping second items in place.
 
     At most 50 rounds of swaps with random pairs are made. A pair of two items is correct if they share the content of a

@@ -223,7 +223,7 @@ def _set_similarities_op(
             for rows in row_blocks:
                 tile = _CosineTile(rows, columns, matching)
                 if temperature > 0:
-                    value = tile.run_half_steps().matching_similarities()
+                    value = tile.run_half_steps().set_similarities()
                 else:
                     maxima, places = tile.cosines.max(3)
                     value = (maxima * tile.a).sum(1) * tile.scale
@@ -416,7 +416,7 @@ class _CosineTile:
             self.row_potentials.append(-matching.row_damping * (self.row_sums[-1].log() + offset))
         return self
 
-    def matching_similarities(self) -> Tensor:
+    def set_similarities(self) -> Tensor:
         """Return the similarity of each pair of sets, (b, c), from the dual potentials."""
         total = (self.matching.row_dual_terms(self.row_potentials[-1]) * self.a).sum(1)
         if self.column_sums:

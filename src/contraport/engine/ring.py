@@ -404,13 +404,13 @@ class RingPairPasses(PairPasses):
             for a, b, axis, factor in terms
         ]
 
-    def _combine_log_sums(self, partial: Tensor | None, shards: Shards) -> Tensor | None:
+    def _combine_log_sums(self, sums_in_owner_order: Tensor | None, shards: Shards) -> Tensor | None:
         """Merge partial log-sum-exps of all processes, and restore the original row order."""
-        if partial is None:
+        if sums_in_owner_order is None:
             return None
-        total = torch.ones_like(partial)
-        self.processes.all_reduce_log_sums_(partial, total)
-        return shards.to_row_order(partial + total.log())
+        total = torch.ones_like(sums_in_owner_order)
+        self.processes.all_reduce_log_sums_(sums_in_owner_order, total)
+        return shards.to_row_order(sums_in_owner_order + total.log())
 
 
 def _add_log_sums_in_place(total: Tensor | None, part: slice, values: Tensor | None) -> None:
