@@ -91,20 +91,21 @@ def is_learned_temperature(text: object) -> bool:
     return str(text).partition(":")[0] == "learn"
 
 
-def parse_learned_temperature_start(text: str) -> float | None:
+def parse_learned_temperature_start(learn_spec: str) -> float | None:
     """Return the initial value of a learned temperature, or None if not given.
 
     >>> parse_learned_temperature_start("learn"), parse_learned_temperature_start("learn:0.07")
     (None, 0.07)
     """
-    _, colon, start = str(text).partition(":")
+    _, colon, start = str(learn_spec).partition(":")
     if not colon:
         return None
     try:
         number = float(start)
     except ValueError:
         number = -1.0
-    check(0 < number < math.inf, f"temperature: must be learn or learn:START with a positive START, got {text!r}.")
+    message = f"temperature: must be learn or learn:START with a positive START, got {learn_spec!r}."
+    check(0 < number < math.inf, message)
     return number
 
 

@@ -178,16 +178,16 @@ def describe_test_data_and_perturbations(settings: Settings, test: Dataset, opti
     return ", ".join([test.name, *(f"{name} {value}" for name, value in changes.items() if value is not None)])
 
 
-def is_training_data(settings: Settings, data: object) -> bool:
-    """Return whether `data` is None or the training data of a run."""
-    if data is None:
+def is_training_data(settings: Settings, data_or_none: object) -> bool:
+    """Return whether data are None or the training data of a run."""
+    if data_or_none is None:
         return True
-    if not isinstance(data, str | Path) or settings.data is None:
+    if not isinstance(data_or_none, str | Path) or settings.data is None:
         return False
-    if str(data) == str(settings.data):
+    if str(data_or_none) == str(settings.data):
         return True
     try:
-        return Path(data).samefile(settings.data)
+        return Path(data_or_none).samefile(settings.data)
     except (OSError, ValueError):  # one of them is not a file but a name, a pattern or a URL
         return False
 

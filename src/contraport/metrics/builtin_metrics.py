@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         zero_shot,
     )
     from contraport.metrics.eval_context import EvalContext
-    from contraport.metrics.intervals import ItemValues, MetricResult
+    from contraport.metrics.intervals import ItemValueArray, MetricResult
 else:
     clustering = LazyModule("contraport.metrics.clustering")
     embedding_geometry = LazyModule("contraport.metrics.embedding_geometry")
@@ -99,7 +99,7 @@ register_clustering_metric = partial(
 
 
 @register_accuracy_metric("Linear probe")
-def linear_probe_accuracy_per_item(context: EvalContext) -> ItemValues:
+def linear_probe_accuracy_per_item(context: EvalContext) -> ItemValueArray:
     """Accuracy of a logistic regression on the features.
     Its penalty is selected on held-out training items.
     """
@@ -135,7 +135,7 @@ def rms_calibration_result(context: EvalContext) -> MetricResult:
 
 
 @register_few_label_metric("Few-shot@{}", numbers=(1, 5, 10))
-def few_shot_accuracy_per_item(context: EvalContext, number: int) -> ItemValues:
+def few_shot_accuracy_per_item(context: EvalContext, number: int) -> ItemValueArray:
     """Mean accuracy of 5 linear probes, trained on k random items per class."""
     labels = context.train_labels
     draw = partial(probes.sample_positions_per_class, labels, lambda size: number)
@@ -145,7 +145,7 @@ def few_shot_accuracy_per_item(context: EvalContext, number: int) -> ItemValues:
 
 
 @register_few_label_metric("Few-percent@{}", numbers=(1, 10))
-def few_percent_accuracy_per_item(context: EvalContext, number: int) -> ItemValues:
+def few_percent_accuracy_per_item(context: EvalContext, number: int) -> ItemValueArray:
     """Mean accuracy of 5 linear probes, trained on k % of each class.
     Items are drawn at random, at least one of each class.
     """
@@ -170,7 +170,7 @@ def few_percent_accuracy_per_item(context: EvalContext, number: int) -> ItemValu
     ),
     default=False,
 )
-def fine_tuning_accuracy_per_item(context: EvalContext) -> ItemValues:
+def fine_tuning_accuracy_per_item(context: EvalContext) -> ItemValueArray:
     """Accuracy after training all weights of an encoder copy on the labels."""
     return fine_tuning.fine_tuning_correctness(
         context.model, context.train, context.test, context.views, context.loader_config, name=context.name
@@ -216,7 +216,7 @@ def r_squared_result(context: EvalContext) -> MetricResult:
     ),
     better="neither",
 )
-def domain_probe_accuracy_per_item(context: EvalContext) -> ItemValues:
+def domain_probe_accuracy_per_item(context: EvalContext) -> ItemValueArray:
     """Accuracy of a linear probe that predicts the domain from the features."""
     probe = probes.fit_linear_probe(context.train_features, context.train_domains)
     return probes.probe_correctness(probe, context.test_features, context.test_domains)
@@ -239,7 +239,7 @@ def domain_probe_accuracy_per_item(context: EvalContext) -> ItemValues:
         ),
     ),
 )
-def held_out_domain_accuracy_per_item(context: EvalContext) -> ItemValues:
+def held_out_domain_accuracy_per_item(context: EvalContext) -> ItemValueArray:
     """Accuracy of a linear probe on each domain, trained on the others."""
     return probes.held_out_domain_correctness(
         context.train_features,
@@ -365,7 +365,7 @@ def median_rank_result(context: EvalContext) -> MetricResult:
 
 
 @register_share_metric("Zero-shot", group="zero-shot", requires=(REQUIRES_LABELS, REQUIRES_ZERO_SHOT_SUPPORT))
-def zero_shot_accuracy_per_item(context: EvalContext) -> ItemValues:
+def zero_shot_accuracy_per_item(context: EvalContext) -> ItemValueArray:
     """Accuracy of classifying each test item by its nearest class text.
     No label is used for training.
     """
@@ -412,7 +412,7 @@ def mutual_information_result(context: EvalContext) -> MetricResult:
         REQUIRES_STORED_AUGMENTATION,
     ),
 )
-def alignment_per_item(context: EvalContext) -> ItemValues:
+def alignment_per_item(context: EvalContext) -> ItemValueArray:
     """Squared distance between two random views of an item.
     It is taken on the unit sphere and averaged over items.
     """
@@ -420,7 +420,7 @@ def alignment_per_item(context: EvalContext) -> ItemValues:
 
 
 @register_geometry_metric("Uniformity", better="lower", unit="logarithm")
-def uniformity_pseudovalues(context: EvalContext) -> ItemValues:
+def uniformity_pseudovalues(context: EvalContext) -> ItemValueArray:
     """Log of the mean of exp(-2 |zi - zj|^2) over pairs of items.
     Embeddings are on the unit sphere; lower is more even.
     """
@@ -436,7 +436,7 @@ def uniformity_pseudovalues(context: EvalContext) -> ItemValues:
         Requirement(lambda context: context.test_labels.bincount().max() > 1, "no class has two test items"),
     ),
 )
-def tolerance_pseudovalues(context: EvalContext) -> ItemValues:
+def tolerance_pseudovalues(context: EvalContext) -> ItemValueArray:
     """Mean cosine of two items of the same class.
     Better uniformity usually lowers it.
     """
@@ -444,7 +444,7 @@ def tolerance_pseudovalues(context: EvalContext) -> ItemValues:
 
 
 @register_geometry_metric("Effective rank", better="neither", unit="directions", value_format="{:.1f}")
-def effective_rank_pseudovalues(context: EvalContext) -> ItemValues:
+def effective_rank_pseudovalues(context: EvalContext) -> ItemValueArray:
     """Effective number of dimensions of the features.
     It is exp of the entropy of the singular values.
     """
@@ -458,7 +458,7 @@ def effective_rank_pseudovalues(context: EvalContext) -> ItemValues:
     value_format="{:.2f}",
     requires=(Requirement(lambda context: len(context.test) > 10, "there are only 10 test items or fewer"),),
 )
-def hubness_pseudovalues(context: EvalContext) -> ItemValues:
+def hubness_pseudovalues(context: EvalContext) -> ItemValueArray:
     """Skewness of how many items have each item among their 10 nearest.
     It is large if a few items are near everything.
     """
@@ -482,7 +482,7 @@ def ari_result(context: EvalContext) -> MetricResult:
 def _register_accuracy_under_corruption(kind: str, title: str, images_phrase: str, *requirements: Requirement) -> None:
     """Register the accuracy of the linear probe under one kind of corruption."""
 
-    def accuracy(context: EvalContext, number: int) -> ItemValues:
+    def accuracy(context: EvalContext, number: int) -> ItemValueArray:
         return probes.probe_correctness(
             context.fitted_probe, context.corrupted_features(kind, number), context.test_labels
         )

@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from contraport.errors import check_integer
-from contraport.metrics.intervals import Array, ItemValues
+from contraport.metrics.intervals import Array, ItemValueArray
 from contraport.metrics.pseudovalues import compute_pseudovalues
 from contraport.metrics.retrieval import unit_vectors
 
@@ -42,7 +42,7 @@ def contingency_table(weights: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     return weights.new_zeros(r * c).index_add(0, rows * c + columns, weights).reshape(r, c)
 
 
-def nmi_pseudovalues(labels: Tensor, clusters: Array) -> ItemValues:
+def nmi_pseudovalues(labels: Tensor, clusters: Array) -> ItemValueArray:
     """Return each item's pseudovalue for the normalized mutual information, `(n,)`.
 
     >>> nmi_pseudovalues(torch.tensor([0, 0, 1, 1]), np.array([1, 1, 0, 0])).mean().item()
@@ -63,7 +63,7 @@ def nmi_pseudovalues(labels: Tensor, clusters: Array) -> ItemValues:
     return compute_pseudovalues(value, nmi, len(labels))
 
 
-def ari_pseudovalues(labels: Tensor, clusters: Array) -> ItemValues:
+def ari_pseudovalues(labels: Tensor, clusters: Array) -> ItemValueArray:
     """Return each item's pseudovalue for the adjusted Rand index, `(n,)`."""
     rows, columns = labels.unique(return_inverse=True)[1], torch.from_numpy(clusters).long()
 

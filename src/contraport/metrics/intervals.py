@@ -28,10 +28,10 @@ _MAX_COUNTS_IN_MEMORY = 1 << 22
 
 Array = np.ndarray[Any, Any]
 
-ItemValues = Array
+ItemValueArray = Array
 """Values of a metric per test item, `(n,)` or `(n, k)`."""
 
-BootstrapStatistic = Callable[[ItemValues, Array], Array]
+BootstrapStatistic = Callable[[ItemValueArray, Array], Array]
 """Maps item values `(n, ...)` and the count of each item `(b, n)` to one number per row of counts `(b,)`."""
 
 ResultKeyT = TypeVar("ResultKeyT", bound=Hashable)
@@ -47,7 +47,7 @@ def bonferroni_confidence_level(comparisons: int) -> float:
     return 1 - (1 - CONFIDENCE_LEVEL) / comparisons
 
 
-def bootstrap_means(items: ItemValues, counts: Array) -> Array:
+def bootstrap_means(items: ItemValueArray, counts: Array) -> Array:
     """Return the mean of item values on each bootstrap resample, `(b,)`.
 
     Item values are `(n,)` or `(n, k)`. Entry (i, j) of `counts`, `(b, n)`, is how often resample i has item j.
@@ -59,7 +59,7 @@ def bootstrap_means(items: ItemValues, counts: Array) -> Array:
     return np.asarray(counts @ per_item / counts.sum(axis=1))
 
 
-def bootstrap_means_limited_to_1(items: ItemValues, counts: Array) -> Array:
+def bootstrap_means_limited_to_1(items: ItemValueArray, counts: Array) -> Array:
     """Return bootstrap means, `(b,)`, kept below 1 even if item values exceed it.
 
     Item values that are pseudovalues may have a mean above 1 on a resample. The change of the mean is therefore applied
@@ -74,7 +74,7 @@ def bootstrap_means_limited_to_1(items: ItemValues, counts: Array) -> Array:
     return np.asarray(1 - below_one * np.exp(-change / below_one) if below_one > 0 else value + change)
 
 
-def bootstrap_means_limited_to_0_1(items: ItemValues, counts: Array) -> Array:
+def bootstrap_means_limited_to_0_1(items: ItemValueArray, counts: Array) -> Array:
     """Return bootstrap means, `(b,)`, restricted to [0, 1].
 
     >>> bootstrap_means_limited_to_0_1(np.array([-0.3, 0.2, 0.4]), np.array([[1, 1, 1], [3, 0, 0]])).round(3).tolist()
@@ -83,7 +83,7 @@ def bootstrap_means_limited_to_0_1(items: ItemValues, counts: Array) -> Array:
     return bootstrap_means_limited_to_1(items, counts).clip(min=0)
 
 
-def root_bootstrap_means(items: ItemValues, counts: Array) -> Array:
+def root_bootstrap_means(items: ItemValueArray, counts: Array) -> Array:
     """Return square roots of bootstrap means, `(b,)`, with 0 for negative means.
 
     >>> root_bootstrap_means(np.array([4.0, 14.0, -8.0]), np.array([[1, 1, 0], [1, 0, 1]])).tolist()
@@ -92,7 +92,7 @@ def root_bootstrap_means(items: ItemValues, counts: Array) -> Array:
     return np.asarray(np.sqrt(bootstrap_means(items, counts).clip(min=0)))
 
 
-def bootstrap_medians(items: ItemValues, counts: Array) -> Array:
+def bootstrap_medians(items: ItemValueArray, counts: Array) -> Array:
     """Return the median of item values on each bootstrap resample, `(b,)`.
 
     For item values `(n, k)` it is the mean of the k medians.
@@ -121,7 +121,7 @@ class MetricResult:
         positions: positions of the test items that the values are of, (n,), if they are a sample; else None.
     """
 
-    item_values: ItemValues
+    item_values: ItemValueArray
     statistic: BootstrapStatistic = bootstrap_means
     column_names: tuple[str, ...] = ()
     positions: Array | None = None

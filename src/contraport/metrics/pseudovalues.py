@@ -26,11 +26,13 @@ from contraport.metrics.embedding_geometry import (
     uniformity,
     weighted_skewness,
 )
-from contraport.metrics.intervals import ItemValues
+from contraport.metrics.intervals import ItemValueArray
 from contraport.metrics.retrieval import nearest_indices, unit_vectors
 
 
-def compute_pseudovalues(value: float, weighted_statistic: Callable[[Tensor], Tensor], num_items: int) -> ItemValues:
+def compute_pseudovalues(
+    value: float, weighted_statistic: Callable[[Tensor], Tensor], num_items: int
+) -> ItemValueArray:
     """Return pseudovalues `(items,)` from a statistic's gradient with respect to item weights.
 
     The mean of the pseudovalues is `value`.
@@ -50,7 +52,7 @@ def compute_pseudovalues(value: float, weighted_statistic: Callable[[Tensor], Te
     return recenter_pseudovalues(value, num_items * slopes)
 
 
-def recenter_pseudovalues(mean: float, pseudovalues: Tensor) -> ItemValues:
+def recenter_pseudovalues(mean: float, pseudovalues: Tensor) -> ItemValueArray:
     """Shift pseudovalues `(n,)` so that their mean is `mean`.
 
     If one of them is not finite, all become this mean.
@@ -60,7 +62,7 @@ def recenter_pseudovalues(mean: float, pseudovalues: Tensor) -> ItemValues:
     return np.asarray((mean + pseudovalues - pseudovalues.mean()).cpu().numpy())
 
 
-def compute_uniformity_pseudovalues(z: Tensor) -> ItemValues:
+def compute_uniformity_pseudovalues(z: Tensor) -> ItemValueArray:
     """Return each item's pseudovalue for the metric `uniformity`, `(n,)`.
 
     >>> z = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
@@ -76,7 +78,7 @@ def compute_uniformity_pseudovalues(z: Tensor) -> ItemValues:
     return recenter_pseudovalues(value, slopes)
 
 
-def compute_tolerance_pseudovalues(z: Tensor, labels: Tensor) -> ItemValues:
+def compute_tolerance_pseudovalues(z: Tensor, labels: Tensor) -> ItemValueArray:
     """Return the pseudovalue of each item for the metric `tolerance`, `(n,)`."""
     value = tolerance(z, labels)
     points, sums, sizes, codes = (part.cpu() for part in sum_unit_vectors_by_class(z, labels))
@@ -85,7 +87,7 @@ def compute_tolerance_pseudovalues(z: Tensor, labels: Tensor) -> ItemValues:
     return recenter_pseudovalues(value, 2 * (cosine_sums - value * others) / others.mean())
 
 
-def compute_effective_rank_pseudovalues(features: Tensor) -> ItemValues:
+def compute_effective_rank_pseudovalues(features: Tensor) -> ItemValueArray:
     """Return the pseudovalue of each item for the metric `effective_rank`, `(n,)`."""
     value, x = effective_rank(features), features.detach().double().cpu()
     x = x - x.mean(dim=0)
@@ -106,7 +108,7 @@ def compute_effective_rank_pseudovalues(features: Tensor) -> ItemValues:
     return recenter_pseudovalues(value, len(x) * squares[:, positive] @ slopes)
 
 
-def compute_hubness_pseudovalues(z: Tensor) -> ItemValues:
+def compute_hubness_pseudovalues(z: Tensor) -> ItemValueArray:
     """Return the pseudovalue of each item for the metric `hubness`, `(n,)`."""
     value, subset = hubness(z), fixed_subset_positions(len(z))
     nearest = nearest_indices(z[subset.to(z.device)], HUBNESS_NEIGHBORS).cpu()

@@ -16,7 +16,7 @@ from contraport.options import accept_deprecated_keywords, keep_deprecated_attri
 
 if TYPE_CHECKING:
     from contraport.metrics.eval_context import EvalContext
-    from contraport.metrics.intervals import ItemValues, MetricResult
+    from contraport.metrics.intervals import ItemValueArray, MetricResult
 
 BetterDirection = Literal["higher", "lower", "neither"]
 """Direction in which values of a metric are better."""
@@ -86,7 +86,7 @@ class Metric:
     is_default: bool
     is_headline: bool
     headline_numbers: tuple[int, ...]
-    function: Callable[..., ItemValues | MetricResult | float]
+    function: Callable[..., ItemValueArray | MetricResult | float]
 
     def __call__(self, context: EvalContext) -> MetricResult | float:
         """Compute the metric, as one number or with values per item."""

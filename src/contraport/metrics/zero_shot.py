@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.errors import check, check_integer
-from contraport.metrics.intervals import ItemValues
+from contraport.metrics.intervals import ItemValueArray
 from contraport.metrics.retrieval import check_equal_widths, check_labels, unit_vectors
 
 CLASS_PROMPT_TEMPLATES = ("a photo of a {}.",)
@@ -40,7 +40,7 @@ def compute_unit_class_embeddings(texts: Tensor, num_templates: int) -> Tensor:
     return F.normalize(points.view(-1, num_templates, texts.shape[1]).mean(dim=1), dim=1)
 
 
-def zero_shot_correctness(items: Tensor, labels: Tensor, classes: Tensor) -> ItemValues:
+def zero_shot_correctness(items: Tensor, labels: Tensor, classes: Tensor) -> ItemValueArray:
     """Return whether each item is nearest to its own class, ``(n,)``.
 
     Nearness is the cosine, and ties go to the first class.
@@ -58,5 +58,5 @@ def zero_shot_correctness(items: Tensor, labels: Tensor, classes: Tensor) -> Ite
     check_labels("labels", labels, len(items))
     check_equal_widths("classes", classes, "items", items)
     nearest = (points @ centers.T).argmax(dim=1)
-    hits: ItemValues = (nearest.cpu() == labels.cpu()).numpy()
+    hits: ItemValueArray = (nearest.cpu() == labels.cpu()).numpy()
     return hits

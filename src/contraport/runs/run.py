@@ -411,12 +411,12 @@ _RUN_ARRAY_NAMES_BY_NDIM_AND_KIND = {
 """Names of the arrays in the .npz files of a run, by expected number of dimensions and NumPy type codes."""
 
 
-def read_run_arrays(path: Path) -> dict[str, np.ndarray]:
+def read_run_arrays(npz_path: Path) -> dict[str, np.ndarray]:
     """Read an .npz file of a run, checking dimensions and types.
 
     Nothing is unpickled.
     """
-    arrays = read_npz_arrays(path)
+    arrays = read_npz_arrays(npz_path)
     if not all(isinstance(array, np.ndarray) for array in arrays.values()):
         raise ValueError("it has entries that are not arrays")
     for (dimensions, kinds), names in _RUN_ARRAY_NAMES_BY_NDIM_AND_KIND.items():
@@ -437,9 +437,9 @@ _EQUAL_LENGTH_PAGE_ARRAY_GROUPS = (
 """Groups of arrays of `samples.npz`, by name, that have the same length."""
 
 
-def read_page_arrays(path: Path) -> dict[str, np.ndarray]:
+def read_page_arrays(npz_path: Path) -> dict[str, np.ndarray]:
     """Read a `samples.npz` and check that the report page can show it."""
-    arrays = read_run_arrays(path)
+    arrays = read_run_arrays(npz_path)
 
     def require(condition: object, name: str, expected: str) -> None:
         if not condition:

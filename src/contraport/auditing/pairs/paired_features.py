@@ -170,8 +170,8 @@ class PairedFeatures:
             return None
         return inner_products_of_rows(self.features[0][:]), inner_products_of_rows(self.features[1][:])
 
-    def _nearest_candidates_in_view(self, view: int, candidates: Tensor, count: int) -> Tensor:
-        """Return indices of the candidates nearest to each item, int64 ``(n, count)``."""
+    def _item_neighbors_in_view(self, view: int, candidates: Tensor, count: int) -> Tensor:
+        """Return the candidates nearest to each item in a view, int64 ``(n, count)``."""
         if self._similarity_matrices is None:
             return self.nearest_item_indices(self.features[view], self.features[view], candidates, count)
         blocks = split_into_row_blocks(self._similarity_matrices[view], len(candidates))
@@ -183,7 +183,7 @@ class PairedFeatures:
     def nearest_items_with_self_by_view(self) -> tuple[Tensor, Tensor]:
         """Indices of the items nearest to each item, itself included, by view."""
         items, count = self.observed_pair_indices.first, min(2 * (self.num_neighbors + 2), len(self))
-        return self._nearest_candidates_in_view(0, items, count), self._nearest_candidates_in_view(1, items, count)
+        return self._item_neighbors_in_view(0, items, count), self._item_neighbors_in_view(1, items, count)
 
     @cached_property
     def nearest_items_in_pool_by_view(self) -> tuple[Tensor, Tensor]:
@@ -194,7 +194,7 @@ class PairedFeatures:
             first, second = self.nearest_items_with_self_by_view
             return first[:, :count], second[:, :count]
         if self._parent is None or self._parent.neighbor_pool is not None:
-            first, second = (self._nearest_candidates_in_view(view, self.neighbor_pool, count) for view in (0, 1))
+            first, second = (self._item_neighbors_in_view(view, self.neighbor_pool, count) for view in (0, 1))
             return first, second
         in_pool = torch.zeros(len(self), dtype=torch.bool, device=self.neighbor_pool.device)
         in_pool[self.neighbor_pool] = True

@@ -117,7 +117,7 @@ class ImageTransform(nn.Module):
             _crop_and_rotate(images, self.strength, self.size, draws, flips=self.flips), self.strength, draws
         )
         if min(self.size) >= 32:  # smaller images have few details to lose
-            views = _blur(views, self.strength, draws)
+            views = _blur_random_images(views, self.strength, draws)
         if self.strength.max_noise_std:
             deviation = draws.uniform(0, self.strength.max_noise_std, 1, 1, 1)
             views = torch.addcmul(views, deviation, draws.normal(*views.shape[1:]))
@@ -194,7 +194,7 @@ def _recolor(images: Tensor, strength: ImageStrength, draws: RandomDraws) -> Ten
     return torch.addcmul(brightness * (1 - contrast) * middle, brightness * contrast, images)
 
 
-def _blur(images: Tensor, strength: ImageStrength, draws: RandomDraws) -> Tensor:
+def _blur_random_images(images: Tensor, strength: ImageStrength, draws: RandomDraws) -> Tensor:
     """Blur randomly chosen images by Gaussian kernels of random width."""
     chosen = draws.uniform(0, 1) < strength.blur_probability
     sigma = draws.uniform(0.1, 2, 1)[chosen]  # in pixels

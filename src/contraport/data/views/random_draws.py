@@ -37,24 +37,24 @@ class RandomDraws:
         self._total = offset.global_batch_size
         self._device = device
 
-    def uniform(self, low: float, high: float, *shape: int) -> Tensor:
-        """Return uniform random numbers (b, *shape) between `low` and `high`."""
-        return low + (high - low) * torch.rand(self._total, *shape, device=self._device)[self._part]
+    def uniform(self, low: float, high: float, *item_shape: int) -> Tensor:
+        """Return uniform random numbers (b, *item_shape) between `low` and `high`."""
+        return low + (high - low) * torch.rand(self._total, *item_shape, device=self._device)[self._part]
 
-    def log_uniform(self, low: float, high: float, *shape: int) -> Tensor:
-        """Return random numbers (b, *shape) between `low` and `high`, with uniformly distributed logarithms."""
+    def log_uniform(self, low: float, high: float, *item_shape: int) -> Tensor:
+        """Return random numbers (b, *item_shape) between `low` and `high`, with uniformly distributed logarithms."""
         # The function before the slice: the last bit of exp and cos may depend on a number's place in a tensor.
-        exponents = (math.log(high) - math.log(low)) * torch.rand(self._total, *shape, device=self._device)
+        exponents = (math.log(high) - math.log(low)) * torch.rand(self._total, *item_shape, device=self._device)
         return (math.log(low) + exponents).exp()[self._part]
 
-    def rotation_cos_sin(self, max_radians: float, *shape: int) -> tuple[Tensor, Tensor]:
+    def rotation_cos_sin(self, max_radians: float, *item_shape: int) -> tuple[Tensor, Tensor]:
         """Return cosines and sines of random angles between -`max_radians` and `max_radians`."""
-        angles = max_radians * (2 * torch.rand(self._total, *shape, device=self._device) - 1)
+        angles = max_radians * (2 * torch.rand(self._total, *item_shape, device=self._device) - 1)
         return angles.cos()[self._part], angles.sin()[self._part]
 
-    def normal(self, *shape: int) -> Tensor:
-        """Return standard normal random numbers (b, *shape)."""
-        return torch.randn(self._total, *shape, device=self._device)[self._part]
+    def normal(self, *item_shape: int) -> Tensor:
+        """Return standard normal random numbers (b, *item_shape)."""
+        return torch.randn(self._total, *item_shape, device=self._device)[self._part]
 
     def integers(self, below: int) -> Tensor:
         """Return one random integer in [0, `below`) per item, as a tensor (b,)."""

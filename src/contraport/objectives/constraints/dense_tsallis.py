@@ -20,11 +20,8 @@ _TEMPERATURE_COOLING_FACTOR = 4.0
 """Factor by which the temperature falls from one stage to the next."""
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class DenseTsallisPlan(DensePlan):
     """Tsallis plan held as a matrix, differentiable in costs and marginals."""
-
-    has_separate_row_potentials: bool = False
 
     def quadratic_conjugate(self) -> Tensor:
         """Return the quadratic regularizer's conjugate, max <logits, P> - |P|^2 / 2.

@@ -108,7 +108,7 @@ class PairList(Target):
             keep = rows != columns
             rows, columns, values = rows[keep], columns[keep], values[keep]
         others = pattern.row_items[rows] != pattern.column_items[columns]
-        _check_no_excluded_mass([mask.gather_entries(rows, columns) & others for mask in pattern.masks])
+        _check_no_excluded_pairs([mask.gather_entries(rows, columns) & others for mask in pattern.masks])
         totals = values.new_zeros(block.shape[0]).index_add(0, rows, values)[rows]
         normalized = values / (block.shape[0] * totals.masked_fill(totals == 0, 1))
         return SparseTargetPlan(rows, columns, normalized, block.shape)
@@ -162,9 +162,10 @@ class Matrix(Target):
         if _is_sparse(matrix):
             matrix = matrix.coalesce()
             (rows, columns), values = matrix.indices(), matrix.values()
-            _check_no_excluded_mass([mask.gather_entries(rows, columns) & (values > 0) for mask in block.pattern.masks])
+            masks = [mask.gather_entries(rows, columns) & (values > 0) for mask in block.pattern.masks]
+            _check_no_excluded_pairs(masks)
             return SparseTargetPlan(rows, columns, _normalize_total_mass(values), block.shape)
-        _check_no_excluded_mass([mask.dense() & (matrix > 0) for mask in block.pattern.masks])
+        _check_no_excluded_pairs([mask.dense() & (matrix > 0) for mask in block.pattern.masks])
         return DenseTargetPlan(_normalize_total_mass(matrix))
 
     def for_transposed_block(self) -> Matrix:
@@ -273,9 +274,9 @@ class SimilarityMatrix(Target):
         return dense[:, places]
 
 
-def _check_no_excluded_mass(excluded: list[Tensor]) -> None:
-    """Raise `UsageError` if `excluded` marks any pair with target mass."""
-    good = not any(bool(pairs.any()) for pairs in excluded)
+def _check_no_excluded_pairs(excluded_pair_masks: list[Tensor]) -> None:
+    """Raise `UsageError` if a mask marks an excluded pair with target mass."""
+    good = not any(bool(mask.any()) for mask in excluded_pair_masks)
     check(good, "target: has mass on excluded pairs (self pairs, or items with equal ids).", "excluded_pairs")
 
 
