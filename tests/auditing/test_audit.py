@@ -284,7 +284,7 @@ def test_cross_fit_trains_on_trusted_pairs_and_scores_the_held_out_fold(monkeypa
     wrong = np.argsort(rounds[0].scores, kind="stable")[: items - len(trusted)]
     assert sorted(trusted) == rounds[0].get_trusted_indices().tolist() == sorted({*range(items)} - {*wrong.tolist()})
     half = rounds_excluding_suspects.CrossFitScores(None, num_rounds=1, num_repeats=1, num_pairs=4)
-    half.store_fold_scores((0, 0), torch.tensor([0, 1]), torch.ones(2), torch.ones(2))
+    half.save_fold_scores((0, 0), torch.tensor([0, 1]), torch.ones(2), torch.ones(2))
     assert half.are_all_pairs_scored((0, 0), torch.tensor([0, 1]))
     assert not half.are_all_pairs_scored((0, 0), torch.tensor([1, 2]))
 

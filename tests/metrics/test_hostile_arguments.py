@@ -12,7 +12,6 @@ import torch
 from tests.errors import raises_usage_error
 
 from contraport.metrics.clustering import assign_kmeans_clusters
-from contraport.metrics.column_ranking import rank_columns
 from contraport.metrics.embedding_geometry import (
     alignment,
     effective_rank,
@@ -22,8 +21,9 @@ from contraport.metrics.embedding_geometry import (
     uniformity,
 )
 from contraport.metrics.intervals import MetricResult, bootstrap_interval, percentile_interval
+from contraport.metrics.link_prediction import rank_columns
 from contraport.metrics.probes import knn, linear_probe
-from contraport.metrics.retrieval import log_match_probability_per_item, nearest_indices, retrieval_ranks
+from contraport.metrics.retrieval import nearest_indices, retrieval_ranks, symmetric_log_match_probability
 from contraport.metrics.zero_shot import compute_unit_class_embeddings, zero_shot_correctness
 
 WIDE = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
@@ -49,7 +49,7 @@ def with_nan(z: torch.Tensor) -> torch.Tensor:
         (lambda z: assign_kmeans_clusters(z, 3), "z"),
         (lambda z: retrieval_ranks(z, WIDE), "z0"),
         (lambda z: retrieval_ranks(WIDE, z), "z1"),
-        (lambda z: log_match_probability_per_item(WIDE, z, 0.1), "z1"),
+        (lambda z: symmetric_log_match_probability(WIDE, z, 0.1), "z1"),
         (lambda z: nearest_indices(z, 2), "z"),
         (lambda z: zero_shot_correctness(z, CLASSES, WIDE[:3]), "items"),
         (lambda z: compute_unit_class_embeddings(z, 2), "texts"),
@@ -85,7 +85,7 @@ def test_rejects_points_other_than_a_finite_matrix(metric: Callable[[Any], objec
         (lambda: trustworthiness(WIDE, WIDE[:29], 5), "z.shape"),
         (lambda: nearest_indices(WIDE, 30), "count.invalid"),
         (lambda: assign_kmeans_clusters(WIDE, 31), "z.shape"),
-        (lambda: log_match_probability_per_item(WIDE, WIDE, 0), "temperature.invalid"),
+        (lambda: symmetric_log_match_probability(WIDE, WIDE, 0), "temperature.invalid"),
         (lambda: retrieval_ranks(WIDE, WIDE, content_ids=CLASSES), "content_ids.shape"),
         (lambda: compute_unit_class_embeddings(WIDE, 0), "num_templates.invalid"),
         (lambda: rank_columns(WIDE, WIDE, PAIRS, PAIRS - 1), "test_pairs.invalid"),
@@ -114,7 +114,7 @@ def test_metrics_do_not_depend_on_scale(scale: float) -> None:
         lambda factor: tolerance(WIDE * factor, CLASSES),
         lambda factor: hubness(WIDE * factor),
         lambda factor: retrieval_ranks(WIDE * factor, noisy * factor),
-        lambda factor: log_match_probability_per_item(WIDE * factor, noisy * factor, 0.1),
+        lambda factor: symmetric_log_match_probability(WIDE * factor, noisy * factor, 0.1),
         lambda factor: nearest_indices(WIDE * factor, 5),
         lambda factor: knn(WIDE * factor, CLASSES, noisy * factor, CLASSES, neighbors=5),
         lambda factor: assign_kmeans_clusters(WIDE * factor, 3),

@@ -7,7 +7,7 @@ from tests.errors import raises_usage_error
 from contraport import info_nce
 from contraport._utils import vector_search
 from contraport.metrics import retrieval
-from contraport.metrics.retrieval import log_match_probability_per_item, nearest_indices, retrieval_ranks
+from contraport.metrics.retrieval import nearest_indices, retrieval_ranks, symmetric_log_match_probability
 
 
 def paired_views(items: int = 60, noise: float = 1.5) -> tuple[torch.Tensor, torch.Tensor]:
@@ -61,8 +61,8 @@ def test_ranks_of_selected_items_equal_those_of_all(monkeypatch: pytest.MonkeyPa
     for content_ids in (None, ids):
         of_all = retrieval_ranks(*views, content_ids=content_ids)
         assert np.array_equal(retrieval_ranks(*views, content_ids=content_ids, positions=at), of_all[at])
-    of_all = log_match_probability_per_item(*views, 0.2)
-    np.testing.assert_allclose(log_match_probability_per_item(*views, 0.2, positions=at), of_all[at])
+    of_all = symmetric_log_match_probability(*views, 0.2)
+    np.testing.assert_allclose(symmetric_log_match_probability(*views, 0.2, positions=at), of_all[at])
 
 
 def test_ranks_of_three_views_have_a_column_per_ordered_pair() -> None:
@@ -107,14 +107,14 @@ def test_nearby_embeddings_are_not_tied() -> None:
 
 def test_log_probabilities_average_to_the_info_nce_loss() -> None:
     z0, z1 = paired_views()
-    assert -log_match_probability_per_item(z0, z1, 0.2).mean() == pytest.approx(
+    assert -symmetric_log_match_probability(z0, z1, 0.2).mean() == pytest.approx(
         float(info_nce(0.2)(z0.double(), z1.double()))
     )
 
 
 def test_mutual_information_bound_is_at_most_log_n() -> None:
     z0, _ = paired_views()
-    bound = np.log(len(z0)) + log_match_probability_per_item(z0, z0, 0.01).mean()
+    bound = np.log(len(z0)) + symmetric_log_match_probability(z0, z0, 0.01).mean()
     assert bound == pytest.approx(np.log(len(z0)), abs=1e-3)
 
 

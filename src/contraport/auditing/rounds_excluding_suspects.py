@@ -115,7 +115,7 @@ class CrossFitScores:
         """Return whether all `pairs` have scores from a round of cross-fitting."""
         return bool(np.isfinite(self.scores_by_round[round_repeat][:, pairs.numpy()]).all())
 
-    def store_fold_scores(
+    def save_fold_scores(
         self, round_repeat: tuple[int, int], pairs: Tensor, scores: Tensor, mismatch_scores: Tensor
     ) -> None:
         """Save the scores of a fold's pairs and of its deliberate mismatches, ``(m,)`` each."""
@@ -154,7 +154,7 @@ def train_crossfit_rounds(
                 paired = _train_and_encode_all_pairs(dataset, run_settings, trusted[~torch.isin(trusted, part)])
                 scores = score_pairs(paired, PairIndices(part, part), statistic)
                 mismatch_scores = score_pairs(paired, PairIndices(part, partners[part]), statistic)
-                saved_scores.store_fold_scores(place, part, scores, mismatch_scores)
+                saved_scores.save_fold_scores(place, part, scores, mismatch_scores)
         scores, mismatch_scores = saved_scores.scores_by_round[: number + 1].mean(axis=(0, 1))
         result = RoundResult(scores, mismatch_scores, estimate_noise_rate(scores, mismatch_scores), paired)
         yield result

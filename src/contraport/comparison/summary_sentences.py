@@ -49,13 +49,13 @@ def summarize_first_metric(comparison: Comparison, column: str) -> str:
         return f"{column}: {'; '.join(['nothing was measured', *failure])}."
     sign = -1 if metric.better_direction == "lower" else 1
     best, title = max(entries, key=lambda one: sign * (one.mean or 0.0)), lower_first_letter(metric.title)
-    groups = _group_rows_against_baseline(metric, entries)
+    groups = _group_rows_against_baseline(metric, [best, *entries])  # the best row is named first
     superlative = "highest" if metric.better_direction == "neither" else "best"
     value, tied = _describe_mean_with_interval(metric, best), [one.row_name for one in entries if one.mean == best.mean]
     undecided_rows = [] if groups.better else groups.insignificant
     is_undecided = len(undecided_rows) > 0 and best.row_name in (comparison.baseline, *undecided_rows)
     if is_undecided:
-        start = _compose_insignificance_clause(undecided_rows, comparison.baseline, first_row=best.row_name)
+        start = _compose_insignificance_clause(undecided_rows, comparison.baseline)
         parts = [f"{start} on {title}, {_describe_baseline_and_best_means(comparison, metric, entries, best)}"]
     elif len(tied) > 1:
         same = "same" if len(tied) == len(entries) else f"same {superlative}"
@@ -65,7 +65,7 @@ def summarize_first_metric(comparison: Comparison, column: str) -> str:
     else:
         parts = [f"{best.row_name} has {value} on {title}"]
     parts += _list_clauses_against_baseline(
-        comparison, metric, entries, best.row_name, omit_insignificant_rows=is_undecided
+        comparison.baseline, metric, entries, groups, omit_insignificant=is_undecided
     )
     parts += failure
     sentence = f"{column}: {'; '.join(parts)}."
@@ -182,35 +182,32 @@ def _group_rows_against_baseline(metric: Metric, entries: Sequence[TableEntry]) 
     return _RowsAgainstBaseline(better, worse, insignificant)
 
 
-def _compose_insignificance_clause(rows: Sequence[str], baseline: str, *, first_row: str) -> str:
+def _compose_insignificance_clause(rows: Sequence[str], baseline: str) -> str:
     """Return a clause that names the rows without significant difference from the baseline."""
-    names = _join_first_few(sorted(rows, key=lambda name: name != first_row))
-    return f"{names} {'does' if len(rows) == 1 else 'do'} not differ significantly from {baseline}"
+    return f"{_join_first_few(rows)} {'does' if len(rows) == 1 else 'do'} not differ significantly from {baseline}"
 
 
 def _list_clauses_against_baseline(
-    comparison: Comparison,
+    baseline: str,
     metric: Metric,
     entries: Sequence[TableEntry],
-    best_row: str,
+    groups: _RowsAgainstBaseline,
     *,
-    omit_insignificant_rows: bool,
+    omit_insignificant: bool,
 ) -> list[str]:
     """Return clauses that compare the rows with the baseline.
 
-    With `omit_insignificant_rows`, the clause about the last kind is left out, as the sentence begins with it.
+    With `omit_insignificant`, the clause about these rows is left out, as the sentence begins with it.
     """
-    baseline = comparison.baseline
-    better, worse, insignificant = _group_rows_against_baseline(metric, entries)
+    better, worse, insignificant = groups
     more, less = ("above", "below") if metric.better_direction == "neither" else ("better than", "worse")
     parts = []
     if better:
-        names = _join_first_few(sorted(better, key=lambda name: name != best_row))
-        parts.append(f"{names} {'is' if len(better) == 1 else 'are'} significantly {more} {baseline}")
+        parts.append(f"{_join_first_few(better)} {'is' if len(better) == 1 else 'are'} significantly {more} {baseline}")
     if worse:
         parts.append(f"{_join_first_few(worse)} {'is' if len(worse) == 1 else 'are'} significantly {less}")
-    if insignificant and not omit_insignificant_rows:
-        parts.append(_compose_insignificance_clause(insignificant, baseline, first_row=best_row))
+    if insignificant and not omit_insignificant:
+        parts.append(_compose_insignificance_clause(insignificant, baseline))
     compared = [one for one in entries if one.row_name in (baseline, *insignificant)]
     if insignificant and not better and (fastest := _find_clearly_fastest_clause(compared)):
         parts.append(fastest)

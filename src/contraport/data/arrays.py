@@ -122,7 +122,7 @@ def _build_view_store(argument: str, view: Any, *, absent: np.ndarray | None, co
         _check_view(argument, view)
         store = MappedRowStore(view, partial(_to_channels_first_tensor, copy=False), absent)
         if view.dtype.kind == "f":
-            _check_finite(argument, ((rows, floats.numpy()) for rows, floats in store.iterate_blocks()))
+            _check_finite(argument, ((rows, floats.numpy()) for rows, floats in store.iterate_raw_and_converted_rows()))
         return store
     if absent is not None:
         view, copy = view.copy(), False

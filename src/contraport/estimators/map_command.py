@@ -21,7 +21,7 @@ from contraport.encoders import resolve_view_index
 from contraport.errors import UsageError, check, check_new_or_empty_folder, rename_argument, translate_write_errors
 from contraport.estimators.command_options import MAP_COMMAND_SPEC, MapOptions
 from contraport.estimators.sne import SNE, TSNE
-from contraport.evaluation.report_arrays import ArraysByName, collect_item_content_arrays, fixed_random_positions
+from contraport.evaluation.report_arrays import ArraysByName, collect_label_and_preview_arrays, fixed_random_positions
 from contraport.evaluation.split_loading import (
     SplitLoader,
     load_splits_of_source,
@@ -221,7 +221,7 @@ def _render_map_page(result: Map, features: Features, dataset: Dataset | None) -
     rows = torch.from_numpy(np.array(features.features, dtype=np.float32))[chosen]
     arrays: ArraysByName = {"neighbors": nearest_indices(rows, min(TRUSTWORTHINESS_NEIGHBORS, len(rows) - 1)).numpy()}
     if dataset is not None:
-        arrays |= collect_item_content_arrays(dataset, chosen)
+        arrays |= collect_label_and_preview_arrays(dataset, chosen)
     elif features.labels is not None:
         arrays["labels"] = features.labels[chosen]
         if features.class_names is not None:

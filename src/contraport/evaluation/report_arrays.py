@@ -68,11 +68,11 @@ def collect_feature_plot_arrays(dataset: Dataset, features: Tensor, positions: T
         "ids": positions.numpy(),
         "spectrum": centered_singular_values(features).numpy(),
         "neighbors": nearest_indices(chosen, min(12, len(positions) - 1)).numpy(),
-        **collect_item_content_arrays(dataset, positions),
+        **collect_label_and_preview_arrays(dataset, positions),
     }
 
 
-def collect_item_content_arrays(dataset: Dataset, positions: Tensor) -> ArraysByName:
+def collect_label_and_preview_arrays(dataset: Dataset, positions: Tensor) -> ArraysByName:
     """Return labels, domains, thumbnails and texts of the items at `positions`, ``(m,)``."""
     arrays: ArraysByName = {}
     if dataset.labels is not None:

@@ -134,7 +134,7 @@ def retrieval_ranks(
     return torch.stack([ranks[pair] for pair in permutations(range(len(points)), 2)], dim=1).numpy()
 
 
-def log_match_probability_per_item(
+def symmetric_log_match_probability(
     z0: Tensor, z1: Tensor, temperature: float, *, positions: np.ndarray[Any, Any] | None = None
 ) -> np.ndarray[Any, Any]:
     """Return the log probability that each item matches its other view, `(n,)`.
@@ -146,7 +146,7 @@ def log_match_probability_per_item(
     Raises:
         UsageError: the shapes differ, an embedding is not finite, or the temperature is not positive.
 
-    >>> bool(np.allclose(log_match_probability_per_item(torch.ones(4, 2), torch.ones(4, 2), 0.1), -np.log(4)))
+    >>> bool(np.allclose(symmetric_log_match_probability(torch.ones(4, 2), torch.ones(4, 2), 0.1), -np.log(4)))
     True
     """
     check_positive("temperature", temperature)

@@ -42,7 +42,8 @@ def row_sums_kernel(
     exponents; it is minus infinity where all terms are. The weighted sum needs none: its exponents are those of a plan
     or a softmax, S + A + B <= 0 up to rounding.
     """
-    rows, coordinates, x_block = _index_and_load_program_rows(x, n, D, BLOCK_M, BLOCK_D)
+    rows, coordinates = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
+    x_block = _load_block(x, rows, coordinates, n, D)
     total = tl.zeros([BLOCK_M], tl.float32)
     if LOGARITHM:
         top = tl.full([BLOCK_M], -INFINITY, tl.float32)
@@ -88,7 +89,8 @@ def weighted_products_kernel(
     if GROUPS * RANK > 1:  # noqa: SIM102  (resolved by the compiler; the inner test on the device)
         if _can_all_share(can_share, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
             return
-    rows, coordinates, x_block = _index_and_load_program_rows(x, n, D, BLOCK_M, BLOCK_D)
+    rows, coordinates = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
+    x_block = _load_block(x, rows, coordinates, n, D)
     product = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     first, last = _program_column_bounds(m, BLOCK_N)
@@ -125,7 +127,8 @@ def pair_weights_kernel(
     if GROUPS * RANK > 1:  # noqa: SIM102  (resolved by the compiler; the inner test on the device)
         if _can_all_share(can_share, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
             return
-    rows, coordinates, x_block = _index_and_load_program_rows(x, n, D, BLOCK_M, BLOCK_D)
+    rows, coordinates = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
+    x_block = _load_block(x, rows, coordinates, n, D)
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     y_block = _load_block(y, columns, coordinates, m, D)
     w = _weight_times_slope_tile(
@@ -208,14 +211,6 @@ def _can_all_share(can_share, TERMS: tl.constexpr):
     for k in tl.static_range(1, TERMS):
         gathered = gathered & tl.load(can_share + k)
     return gathered
-
-
-@triton.jit
-def _index_and_load_program_rows(x, num_rows, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Return row indices, coordinate indices and entries of this program's rows."""
-    rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    coordinates = tl.arange(0, BLOCK_D)
-    return rows, coordinates, _load_block(x, rows, coordinates, num_rows, D)
 
 
 @triton.jit

@@ -27,9 +27,6 @@ from contraport.objectives.inputs import Attributes, check_dense_and_not_meta, c
 from contraport.objectives.layouts import Block
 from contraport.objectives.targets.target import SparseTargetPlan, Target, TargetPlan
 
-Features = Tensor | tuple[Tensor, ...]
-"""Features of the items, (n, k), for all views or one tensor per view."""
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SoftNeighbors(Target):
@@ -57,7 +54,7 @@ class SoftNeighbors(Target):
             [0.0706, 0.0706, 0.1920]])
     """
 
-    features: Features | None = field(default=None, repr=False)
+    features: Tensor | tuple[Tensor, ...] | None = field(default=None, repr=False)
     kernel: Kernel = field(default_factory=lambda: Gibbs("cosine", 0.1))
     _transposed: bool = field(default=False, repr=False)
 
@@ -106,7 +103,7 @@ class Neighbors(Target):
             [0.0000, 0.0000, 0.3333]])
     """
 
-    features: Features = field(repr=False)
+    features: Tensor | tuple[Tensor, ...] = field(repr=False)
     neighbors: int = 5
 
     def __post_init__(self) -> None:
@@ -140,7 +137,7 @@ def select_row_and_column_features(attributes: Attributes, block: Block, *, tran
     return _get_row_and_column_features(views[::-1] if transposed else views, block)
 
 
-def _gather_views(features: Features) -> tuple[Tensor, ...]:
+def _gather_views(features: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Gather item features of all processes, as one tensor or one per view."""
     return tuple(gather(view) for view in (features if isinstance(features, tuple) else (features,)))
 
@@ -172,7 +169,7 @@ def _get_row_and_column_features(views: tuple[Tensor, ...], block: Block) -> tup
     return x, x if same else y
 
 
-def _swap_views(features: Features) -> Features:
+def _swap_views(features: Tensor | tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
     """Return the features of the views in reverse order."""
     return features[::-1] if isinstance(features, tuple) else features
 

@@ -147,7 +147,7 @@ class EarlyStopping(Callback):
         self._loss_count += 1
 
     def after_epoch(self, loop: Loop) -> None:
-        self._log_flat_metrics(loop)
+        self._log_newly_flat_metrics(loop)
         mean_loss = float(self._loss_sum) / self._loss_count
         self._loss_sum, self._loss_count = 0.0, 0
         key = None if self._rule.metric is None else self._rule.metric.key
@@ -179,7 +179,7 @@ class EarlyStopping(Callback):
                 self._best_epoch, pluralize(patience, "epoch"),
             )  # fmt: skip
 
-    def _log_flat_metrics(self, loop: Loop) -> None:
+    def _log_newly_flat_metrics(self, loop: Loop) -> None:
         """Log online metrics that have not improved within the default patience."""
         for metric in self._logged_metrics:
             patience = StoppingRule(metric).resolve_patience(loop.epochs)

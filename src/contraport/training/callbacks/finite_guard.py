@@ -107,10 +107,10 @@ class FailedStepRecorder(FiniteGuard):
         self._unread.append([*self._losses, loop.grad_norm])
         self._losses = []
         if len(self._unread) >= self.steps_between_checks:
-            self._restart_if_not_finite()
+            self._raise_restart_if_not_finite()
 
     def before_save(self, loop: Loop) -> None:
-        self._restart_if_not_finite()
+        self._raise_restart_if_not_finite()
         self._has_checkpoint = True
 
     @property
@@ -118,7 +118,7 @@ class FailedStepRecorder(FiniteGuard):
         """True if each step is checked before its update."""
         return self.steps_between_checks == 1 or not self._has_checkpoint
 
-    def _restart_if_not_finite(self) -> None:
+    def _raise_restart_if_not_finite(self) -> None:
         """Raise `RestartFromLastCheckpoint` if a recorded loss or gradient is not finite."""
         tensors, self._unread = [tensor for step in self._unread for tensor in step], []
         if tensors and not all(map(math.isfinite, to_floats(tensors))):
