@@ -17,7 +17,7 @@ from contraport.metrics.probes import (
     knn_correctness,
     linear_probe,
     probe_correctness,
-    select_penalty,
+    select_linear_probe_penalty,
 )
 
 
@@ -193,16 +193,16 @@ def test_penalty_is_selected_on_a_held_out_fifth(seed: int) -> None:
         for penalty in CANDIDATE_PENALTIES
     ]
     assert list(CANDIDATE_PENALTIES) == sorted(CANDIDATE_PENALTIES, reverse=True)
-    assert select_penalty(x, y) == CANDIDATE_PENALTIES[hits_by_penalty.index(max(hits_by_penalty))]
+    assert select_linear_probe_penalty(x, y) == CANDIDATE_PENALTIES[hits_by_penalty.index(max(hits_by_penalty))]
 
 
 def test_strongest_penalty_wins_ties() -> None:
-    assert select_penalty(*draw_clusters(60, spread=0.01)) == max(CANDIDATE_PENALTIES)
+    assert select_linear_probe_penalty(*draw_clusters(60, spread=0.01)) == max(CANDIDATE_PENALTIES)
 
 
 def test_default_penalty_if_held_out_classes_are_unseen() -> None:
     x, y = draw_clusters(100, classes=100)
-    assert select_penalty(x, y) == 1 / 100
+    assert select_linear_probe_penalty(x, y) == 1 / 100
 
 
 def test_few_label_probe_selects_its_penalty_on_its_own_items() -> None:
@@ -211,7 +211,7 @@ def test_few_label_probe_selects_its_penalty_on_its_own_items() -> None:
     x[:, 0] += y
     few = torch.arange(30)
     hits = few_label_accuracy_per_item(x[:60], y[:60], x[60:], y[60:], lambda draw: few)
-    penalty = select_penalty(x[:30], y[:30])
+    penalty = select_linear_probe_penalty(x[:30], y[:30])
     assert penalty != 1 / 30  # the default without a selection
     expected = probe_correctness(fit_linear_probe(x[:30], y[:30], penalty=penalty), x[60:], y[60:])
     assert np.array_equal(hits, expected)

@@ -398,7 +398,7 @@ def mutual_information_result(context: EvalContext) -> MetricResult:
     assert context.temperature_if_info_nce is not None
     positions = context.retrieval_sample_positions
     values = retrieval.symmetric_log_match_probability(
-        *context.random_view_projections, context.temperature_if_info_nce, positions=positions
+        *context.random_view_projector_outputs, context.temperature_if_info_nce, positions=positions
     )
     return intervals.MetricResult(math.log(len(context.test)) + values, positions=positions)
 

@@ -203,7 +203,7 @@ class EvalContext:
         return first, second
 
     @cached_property
-    def random_view_projections(self) -> tuple[Tensor, Tensor]:
+    def random_view_projector_outputs(self) -> tuple[Tensor, Tensor]:
         """Outputs of the projector for two random views of each test item, each `(m, d)`."""
         first, second = self._embed_views(self.test, project=True)
         return first, second

@@ -59,7 +59,7 @@ def linear_probe(
     1e-3 (a tighter stop takes several times as long and moved the accuracy on Fashion-MNIST by less than half a point).
     A test label that is not among the training labels counts as an error. `penalty` multiplies the squared weights and
     is added to the mean loss per item; default: the best of `CANDIDATE_PENALTIES` on held-out training items
-    (`select_penalty`).
+    (`select_linear_probe_penalty`).
 
     Raises:
         UsageError: shapes disagree, a feature is not finite, all training labels are equal, or `penalty` is not
@@ -90,7 +90,7 @@ def fit_linear_probe(train_x: Tensor, train_y: Tensor, *, penalty: float | None 
     classes = train_y.unique()
     if len(classes) < 2:
         raise UsageError(f"labels: a linear probe needs at least 2 classes, got only class {classes[0].item()}.")
-    penalty = select_penalty(train_x, train_y) if penalty is None else penalty
+    penalty = select_linear_probe_penalty(train_x, train_y) if penalty is None else penalty
     # scikit-learn's C weighs the sum of the losses against half of the squared weights.
     probe = make_pipeline(StandardScaler(), LogisticRegression(C=1 / (penalty * len(train_x)), tol=1e-3, max_iter=2000))
     # The products are small: on a busy machine threads that wait for one another make the fit 50 times slower.
@@ -100,7 +100,7 @@ def fit_linear_probe(train_x: Tensor, train_y: Tensor, *, penalty: float | None 
     return probe
 
 
-def select_penalty(train_x: Tensor, train_y: Tensor) -> float:
+def select_linear_probe_penalty(train_x: Tensor, train_y: Tensor) -> float:
     """Select the candidate penalty with the best held-out accuracy.
 
     A fifth of each class is held out; in a tie the strongest penalty is selected. Beyond 5,000 items a fixed random
@@ -152,7 +152,7 @@ def few_label_accuracy_per_item(
     """Return the share of few-label probes that classify each test item correctly, `(m,)`.
 
     `draw_positions` draws the positions of the training items; the mean is over 5 draws. The penalty is selected on
-    the drawn items alone (`select_penalty`), so that no other label is used.
+    the drawn items alone (`select_linear_probe_penalty`), so that no other label is used.
     """
     hits = []
     for seed in range(5):

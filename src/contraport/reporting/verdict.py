@@ -68,7 +68,7 @@ def compose_comparison_sentences(runs: Sequence[ReportedRun]) -> list[str]:
                 command = f"contraport evaluate {' '.join(shlex.quote(run.path) for run in group)}"
                 sentences.append(f"For intervals of differences, evaluate them together: {command}")
             if len(group) == 2:
-                sentences += filter(None, [_find_better_counts_beyond_headlines(*group)])
+                sentences += filter(None, [_summarize_significant_differences(*group)])
             if (num_pairs := max(run.evaluation.get("pairs_of_runs", 0) for run in group)) > 1:
                 sentences.append(f"The intervals between runs hold simultaneously for all {num_pairs} pairs.")
             for metric in headlines:
@@ -136,7 +136,7 @@ def _describe_best_run_significance(metric: Metric, runs: Sequence[ReportedRun])
     return f"On {name} {join_names([best.name, *level])} do not differ significantly; {best.name} is ahead of {rest}."
 
 
-def _find_better_counts_beyond_headlines(one: ReportedRun, other: ReportedRun) -> str | None:
+def _summarize_significant_differences(one: ReportedRun, other: ReportedRun) -> str | None:
     """Return a sentence on how many metrics significantly favor each of two runs.
 
     Metrics that differ only in k count as one. None if the headline metrics are all that both runs have.

@@ -219,7 +219,7 @@ def test_numbers_are_converted_in_blocks(tmp_path, monkeypatch, block_bytes, mos
     )
     sizes = []
     read = arrow_datasets.read_number_columns
-    monkeypatch.setattr(arrow_datasets, "_BYTES_PER_BLOCK", block_bytes)
+    monkeypatch.setattr(arrow_datasets, "_CONVERTED_BYTES_PER_BLOCK", block_bytes)
     monkeypatch.setattr(
         arrow_datasets, "read_number_columns", lambda table, *rest: sizes.append(len(table)) or read(table, *rest)
     )
@@ -244,7 +244,7 @@ def test_numbers_are_converted_in_blocks(tmp_path, monkeypatch, block_bytes, mos
     ],
 )
 def test_errors_in_a_block_count_the_rows_of_the_table(tmp_path, monkeypatch, right, wrong, code, where):
-    monkeypatch.setattr(arrow_datasets, "_BYTES_PER_BLOCK", 1)
+    monkeypatch.setattr(arrow_datasets, "_CONVERTED_BYTES_PER_BLOCK", 1)
     with raises_usage_error(code, where):
         load(write_parquet(tmp_path, x=[*[right] * 30, wrong, wrong, *[right] * 8]))
 

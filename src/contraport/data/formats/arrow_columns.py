@@ -153,7 +153,7 @@ def read_image_file_names(table: pa.Table, name: str, table_name: str) -> list[s
     return files
 
 
-def group_sequences_with_first_frames(
+def merge_frames_with_source_rows(
     table: pa.Table,
     sequence_column: str,
     views: Sequence[Sequence[str]],
@@ -174,7 +174,7 @@ def group_sequences_with_first_frames(
         UsageError: sequences of unequal lengths, several values of a constant column, or views that are no numbers.
 
     >>> table = pa.table({"clip": ["a", "b", "a", "b"], "x": [1, 2, 3, 4], "z": [5, 6, 7, 8], "y": [0, 1, 0, 1]})
-    >>> group_sequences_with_first_frames(table, "clip", [["x", "z"]], ["y"], "table.csv")[0].to_pylist()
+    >>> merge_frames_with_source_rows(table, "clip", [["x", "z"]], ["y"], "table.csv")[0].to_pylist()
     [{'x': [[1.0, 3.0], [5.0, 7.0]], 'y': 0}, {'x': [[2.0, 4.0], [6.0, 8.0]], 'y': 1}]
     """
     values = read_category_values(table, sequence_column, table_name)

@@ -24,10 +24,10 @@ from contraport.data.formats.arrow_columns import (
     can_hold_image_bytes,
     get_plain_column,
     get_plain_type,
-    group_sequences_with_first_frames,
     is_list,
     is_string,
     is_text_by_first_value,
+    merge_frames_with_source_rows,
     read_category_values,
     read_image_file_names,
     read_number_columns,
@@ -39,7 +39,7 @@ from contraport.data.splits import TEST_SPLIT_NAMES, Positions, get_test_and_unu
 from contraport.data.stores import ArrayStore, PackedTextStore, Shape, Store, UndecodedItems
 from contraport.errors import UsageError, check, check_regular_file, import_optional, unreadable_error
 
-_BYTES_PER_BLOCK = 2**22
+_CONVERTED_BYTES_PER_BLOCK = 2**22
 """Number of bytes of a table that are converted to numbers at a time."""
 
 _log = logging.getLogger(__name__)
@@ -242,7 +242,7 @@ def dataset_from_rows(
         message = f"columns: {table_name}: sequence: requires a column of splits instead of split files."
         check(is_test is None, message, "conflict")
         constant = [name for role, name in column_by_role.items() if name and role not in ("sequence", "keys")]
-        table, source_rows = group_sequences_with_first_frames(rows.read(), sequence, roles.views, constant, table_name)
+        table, source_rows = merge_frames_with_source_rows(rows.read(), sequence, roles.views, constant, table_name)
         rows, views_of_columns = TableRows(table), tuple((names[0],) for names in roles.views)
     if (column := column_by_role["split"]) is not None and is_test is None:
         names = read_category_values(rows.select_columns([column]).read(), column, table_name)
@@ -417,7 +417,7 @@ def _build_view(
 def _read_numbers_in_blocks(rows: TableRows, names: tuple[str, ...], table_name: str) -> Tensor:
     """Read numbers of an Arrow table in blocks, to bound the memory."""
     numbers: Tensor | None = None
-    size = max(1, _BYTES_PER_BLOCK * len(rows.table) // max(rows.table.nbytes, 1))
+    size = max(1, _CONVERTED_BYTES_PER_BLOCK * len(rows.table) // max(rows.table.nbytes, 1))
     for start in range(0, len(rows.table), size):
         block = rows.table.slice(start, size)
         places = np.arange(start, start + len(block))
