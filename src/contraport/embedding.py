@@ -156,7 +156,12 @@ def apply_in_fixed_blocks(
     def forward(inputs: Sequence[Tensor]) -> Tensor:
         return function(*inputs)
 
-    is_thread_safe = _is_thread_safe(model)
+    is_thread_safe = not any(
+        type(part).__module__.partition(".")[0] not in ("torch", "torchvision", "timm", "contraport")
+        or part._forward_hooks
+        or part._forward_pre_hooks
+        for part in model.modules()
+    )
 
     @torch.inference_mode()
     def forward_on_cpu(inputs: Sequence[Tensor]) -> Tensor:
@@ -187,15 +192,6 @@ def _init_worker_thread() -> None:
     """Make the torch operations of a worker thread use one thread."""
     torch.get_num_threads()  # otherwise the first computation overwrites the setting with the last value of any thread
     torch.set_num_threads(1)
-
-
-def _is_thread_safe(model: nn.Module) -> bool:
-    """Return whether a model has only known, thread-safe modules without hooks."""
-    for part in model.modules():
-        is_known = type(part).__module__.partition(".")[0] in ("torch", "torchvision", "timm", "contraport")
-        if not is_known or part._forward_hooks or part._forward_pre_hooks:
-            return False
-    return True
 
 
 @contextmanager

@@ -273,8 +273,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         for iteration in self._progress_bars.track(range(1, self.max_iter + 1), type(self).__name__, self.max_iter):
             exaggerated = iteration <= 250  # as in the original implementation
             if iteration == 251 and isinstance(optimizer, _MomentumWithGains):
-                optimizer.use_late_learning_rate()
-                optimizer.restart_if_points_collapsed()
+                optimizer.end_early_exaggeration()
             embedding = embed()
             loss = (early if exaggerated else late)(embedding)
             value, size = loss.item(), embedding.detach().std().item()
@@ -408,19 +407,15 @@ class _MomentumWithGains(torch.optim.Optimizer):
         super().__init__(parameters, {"lr": lr, "late_lr": late_lr, "momentum": 0.5, "max_gain": max_gain})
         self._initial = [parameter.detach().clone() for parameter in parameters]
 
-    def use_late_learning_rate(self) -> None:
-        """Switch to the learning rate `late_lr` and a momentum of 0.8."""
-        for group in self.param_groups:
-            group |= {"lr": group["late_lr"], "momentum": 0.8}
-
     @torch.no_grad()
-    def restart_if_points_collapsed(self) -> None:
-        """Reset all points to their initial positions if they have collapsed.
+    def end_early_exaggeration(self) -> None:
+        """Use `late_lr` and more momentum from now on, and reset collapsed points.
 
         With a perplexity near the number of items all of them are neighbors, and exaggerated attraction draws them to
         one point, where all gradients are zero.
         """
         for group in self.param_groups:
+            group |= {"lr": group["late_lr"], "momentum": 0.8}
             for parameter, initial in zip(group["params"], self._initial, strict=True):
                 if parameter.std() < initial.std():
                     parameter.copy_(initial)

@@ -369,9 +369,8 @@ def zero_shot_accuracy_per_item(context: EvalContext) -> ItemValueArray:
     """Accuracy of classifying each test item by its nearest class text.
     No label is used for training.
     """
-    return zero_shot.zero_shot_correctness(
-        context.first_non_text_view_projections, context.test_labels, context.class_text_embeddings
-    )
+    items, classes = context.embed_items_and_class_texts()
+    return zero_shot.zero_shot_correctness(items, context.test_labels, classes)
 
 
 @register_metric(

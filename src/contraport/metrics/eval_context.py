@@ -306,24 +306,19 @@ class EvalContext:
                 side[ids[first]] = embedded
         return side
 
-    @cached_property
-    def first_non_text_view_projections(self) -> Tensor:
-        """Projections of the first non-text view of each test item, `(m, d)`."""
-        view = next(view for view, shape in enumerate(self.model.shapes) if not is_text_shape(shape))
-        return self._project_view(view, self.test.select_views([view]))
-
-    @cached_property
-    def class_text_embeddings(self) -> Tensor:
-        """Mean projection of each class's texts on the unit sphere, `(classes, d)`."""
+    def embed_items_and_class_texts(self) -> tuple[Tensor, Tensor]:
+        """Embed test items `(m, d)` by a non-text view, and class texts `(classes, d)`."""
         assert self.class_names is not None
-        view = next(view for view, shape in enumerate(self.model.shapes) if is_text_shape(shape))
-        texts = from_arrays(build_class_prompts(self.class_names, self.templates), name="class names")
-        return compute_unit_class_embeddings(self._project_view(view, texts), len(self.templates))
-
-    def _project_view(self, view: int, items: Dataset) -> Tensor:
-        """Return the projections `(n, d)` of items with a single view."""
-        encoder = self.model.to_single_view(str(view))
-        return extract_features(encoder, items, Views(items, augment="none"), self.loader_config, self.name)
+        is_text = list(map(is_text_shape, self.model.shapes))
+        other_view = is_text.index(False)
+        prompts = from_arrays(build_class_prompts(self.class_names, self.templates), name="class names")
+        items, texts = (
+            extract_features(
+                self.model.to_single_view(str(view)), part, Views(part, augment="none"), self.loader_config, self.name
+            )
+            for view, part in ((other_view, self.test.select_views([other_view])), (is_text.index(True), prompts))
+        )
+        return items, compute_unit_class_embeddings(texts, len(self.templates))
 
     @cached_property
     def fitted_probe(self) -> Pipeline:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -117,7 +117,13 @@ def spectrum(
     """
     figure, (ax,) = create_panels(1, width=width, ratio=1.45)
     for position, (name, source) in enumerate(sources_by_name(features).items()):
-        values = _get_singular_values(source)
+        if is_run_source(source):
+            values = torch.from_numpy(load_evaluation_arrays(source, "spectrum")["spectrum"])
+        else:
+            rows = as_plot_array("features", source, 2)
+            check(len(rows) > 1, "features: must have at least two items, got one.", "shape")
+            values = centered_singular_values(torch.from_numpy(rows))
+        check(float(values[0]) > 0, "features: must differ between items, got constant features.", "constant")
         rank, ratios = effective_rank_from_spectrum(values), values / values[0]
         label = f"{name}: effective rank {rank:.1f}" if name else f"effective rank {rank:.1f}"
         ax.semilogy(
@@ -218,18 +224,6 @@ def _draw_points_by_class(ax: Axes, points: Array, classes: Array | None, class_
     halo = [effects.withStroke(linewidth=3, foreground="black" if has_dark_background(ax) else "white")]
     for name, (x, y) in zip(names, class_name_positions(points, classes), strict=True):
         ax.text(x, y, escape_dollars(name), ha="center", va="center", fontweight="bold", path_effects=halo)
-
-
-def _get_singular_values(source: Any) -> torch.Tensor:
-    """Return singular values of centered features, from an array or a run."""
-    if is_run_source(source):
-        values = torch.from_numpy(load_evaluation_arrays(source, "spectrum")["spectrum"])
-    else:
-        rows = as_plot_array("features", source, 2)
-        check(len(rows) > 1, "features: must have at least two items, got one.", "shape")
-        values = centered_singular_values(torch.from_numpy(rows))
-    check(float(values[0]) > 0, "features: must differ between items, got constant features.", "constant")
-    return values
 
 
 def _resolve_query_positions(queries: Sequence[int] | int, num_items: int) -> list[int]:

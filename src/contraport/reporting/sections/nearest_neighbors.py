@@ -48,7 +48,7 @@ def build_nearest_neighbors_section(assets: PageAssets) -> Section | None:
 
 
 def _build_query_and_neighbor_rows(run: ReportedRun) -> list[tuple[ShownItem, list[ShownItem]]]:
-    """Tabulate each query item with its 8 nearest neighbors, for the report."""
+    """Tabulate at most 10 query items, each with its 8 nearest neighbors."""
     nearest, labels = run.figure_arrays["neighbors"], run.figure_arrays.get("labels")
     ids, texts = run.figure_arrays.get("ids", np.arange(len(nearest))), run.figure_arrays.get("texts")
 
@@ -57,16 +57,11 @@ def _build_query_and_neighbor_rows(run: ReportedRun) -> list[tuple[ShownItem, li
         is_same_class = None if labels is None or query is None else bool(labels[item] == labels[query])
         return ShownItem(item, int(ids[item]), class_name, "" if texts is None else str(texts[item]), is_same_class)
 
+    queries = np.arange(len(nearest))
+    if labels is not None and len(np.unique(labels)) > 1:  # one of each class
+        queries = np.unique(labels, return_index=True)[1]
+    queries = queries[np.linspace(0, len(queries) - 1, min(10, len(queries))).round().astype(int)]
     return [
         (build_item(query, None), [build_item(int(other), query) for other in nearest[query][:8]])
-        for query in _choose_query_items(labels, len(nearest))
+        for query in queries.tolist()
     ]
-
-
-def _choose_query_items(labels: np.ndarray | None, num_items: int) -> list[int]:
-    """Return at most 10 query item indices, one per class if labeled."""
-    places = np.arange(num_items)
-    if labels is not None and len(np.unique(labels)) > 1:
-        places = np.unique(labels, return_index=True)[1]
-    spaced = np.linspace(0, len(places) - 1, min(10, len(places))).round().astype(int)
-    return [int(place) for place in places[spaced]]
