@@ -6,7 +6,7 @@ import json
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -28,6 +28,10 @@ class Logger(ABC):
 
     session_id: str = ""
     last_step = -1
+
+    @abstractmethod
+    def __init__(self, run: RunFolder, session_id: str | None, step: int) -> None:
+        """Open a session at the tracker, or continue one after `step` steps."""
 
     @abstractmethod
     def log_settings(self, settings: Mapping[str, Any]) -> None:
@@ -135,12 +139,11 @@ class WeightsAndBiases(Logger):
             self._run.finish(exit_code=0 if succeeded else 1)
 
 
-LOGGER_CLASS_BY_NAME: dict[str, Callable[[RunFolder, str | None, int], Logger]] = {
+LOGGER_CLASS_BY_NAME: dict[str, type[Logger]] = {
     "tensorboard": TensorBoard,
     "mlflow": MLflow,
     "wandb": WeightsAndBiases,
 }
-"""Logger class by name; arguments: the run, the identifier of an earlier session or None, the number of steps done."""
 
 
 def open_loggers(names: Iterable[str], run: RunFolder, config: Mapping[str, Any], *, step: int) -> list[Logger]:
@@ -148,14 +151,14 @@ def open_loggers(names: Iterable[str], run: RunFolder, config: Mapping[str, Any]
 
     Local files go to the folder `loggers/` of the run. New sessions record the settings `config`.
     """
-    makers = {name: LOGGER_CLASS_BY_NAME[name] for name in names}
-    if not makers:
+    classes = {name: LOGGER_CLASS_BY_NAME[name] for name in names}
+    if not classes:
         return []
     run.loggers_path.mkdir(exist_ok=True)
     file = run.loggers_path / "versions.json"  # session ids by logger
     session_ids: dict[str, str] = json.loads(file.read_text("utf-8")) if file.exists() else {}
     with _translate_logger_errors(run):
-        loggers = {name: make(run, session_ids.get(name), step) for name, make in makers.items()}
+        loggers = {name: logger_class(run, session_ids.get(name), step) for name, logger_class in classes.items()}
         for name in loggers.keys() - session_ids:  # MLflow parameters are immutable, even `epochs` on resume
             loggers[name].log_settings(config)
     write_json(file, {**session_ids, **{name: logger.session_id for name, logger in loggers.items()}})
