@@ -156,12 +156,10 @@ def apply_in_fixed_blocks(
     def forward(inputs: Sequence[Tensor]) -> Tensor:
         return function(*inputs)
 
-    is_thread_safe = not any(
-        type(part).__module__.partition(".")[0] not in ("torch", "torchvision", "timm", "contraport")
-        or part._forward_hooks
-        or part._forward_pre_hooks
-        for part in model.modules()
-    )
+    is_thread_safe = True
+    for part in model.modules():
+        is_known = type(part).__module__.partition(".")[0] in ("torch", "torchvision", "timm", "contraport")
+        is_thread_safe &= is_known and not part._forward_hooks and not part._forward_pre_hooks
 
     @torch.inference_mode()
     def forward_on_cpu(inputs: Sequence[Tensor]) -> Tensor:
