@@ -345,7 +345,13 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         """
         folder = _get_or_download_folder(str(pretrained_model_name_or_path), download)
         config = read_config(folder / CONFIG_FILE, "model")
-        _check_no_unknown_config_keys(config, cls, folder / CONFIG_FILE)
+        supported = set(inspect.signature(cls).parameters) - {"encoder_folders"}
+        unknown = ", ".join(map(repr, sorted(config.keys() - supported)))
+        message = (
+            f"model: {folder / CONFIG_FILE} has {unknown}, unknown to contraport {__version__}; it may be from another "
+            f"version. Known: {', '.join(sorted(supported))}."
+        )
+        check(not unknown, message, "unknown_keys")
         check_custom_code_trusted(
             config.get("encoder"), f"{pretrained_model_name_or_path}/{CONFIG_FILE}", trust_remote_code=trust_remote_code
         )
@@ -552,17 +558,6 @@ def _get_or_download_folder(name: str, download_options: dict[str, Any]) -> Path
     except Exception as error:  # no network, an unknown model and missing permission raise different errors
         message = f"model: {name!r} is neither a folder nor on the hub: {one_line_reason(error)}"
         raise UsageError(message, kind="not_loaded") from error
-
-
-def _check_no_unknown_config_keys(config: Mapping[str, Any], model: type, file: Path) -> None:
-    """Raise `UsageError` if a saved configuration has unsupported keys."""
-    supported = set(inspect.signature(model).parameters) - {"encoder_folders"}
-    unknown = ", ".join(map(repr, sorted(config.keys() - supported)))
-    message = (
-        f"model: {file} has {unknown}, unknown to contraport {__version__}; it may be from another version. Known: "
-        f"{', '.join(sorted(supported))}."
-    )
-    check(not unknown, message, "unknown_keys")
 
 
 def _check_weight_names(missing: Sequence[str], unexpected: Sequence[str], folder: Path) -> None:

@@ -348,7 +348,9 @@ class ContrastiveEncoder(_UnwrappedTransform, ClassNamePrefixFeaturesOutMixin, T
         number = items if weights is None else len(weights)
         check(number == items, f"sample_weight: must have one value for each of {items} items, got {number}.", "shape")
         with rename_argument("y", "labels"):
-            dataset = from_arrays(arrays, _find_class_codes(y), weights=weights, name="X", argument="X")
+            is_class = y is not None and type_of_target(y, input_name="y") in ("binary", "multiclass")
+            codes = np.unique(np.asarray(y), return_inverse=True)[1] if is_class else None
+            dataset = from_arrays(arrays, codes, weights=weights, name="X", argument="X")
         if reset:
             self._names = tuple(by_name or ())
             if by_name is not None:  # an earlier fit to one array has set these
@@ -503,10 +505,3 @@ def _describe_text_columns(frame: Any) -> list[str]:
                 columns.append(f"{name!r} ({value!r})")
                 break
     return columns
-
-
-def _find_class_codes(y: ArrayLike | None) -> NDArray[np.int64] | None:
-    """Return class numbers from 0, ``(n,)``, or None without classes."""
-    if y is None or type_of_target(y, input_name="y") not in ("binary", "multiclass"):
-        return None
-    return np.unique(np.asarray(y), return_inverse=True)[1]

@@ -127,8 +127,14 @@ def _load_features_and_dataset(options: MapOptions, loader_config: LoaderConfig)
     if isinstance(source, Run) or (isinstance(source, str | Path) and (Path(source) / "config.yaml").is_file()):
         return _embed_run_features_and_dataset(as_run_folder(source), options, loader_config)
     features = _as_features_or_none(source)
-    if features is None:
-        return _load_raw_features_and_dataset(options, loader_config)
+    if features is None:  # data, whose features are the raw inputs, such as pixels
+        split = options.split
+        dataset = load_without_random_split(source) if split is None else load(source, split)
+        if options.view is not None:
+            view = resolve_view_index("view", options.view, dataset.view_names, dataset.shapes)
+            dataset = dataset.select_views([view])
+        dataset = dataset.subset(_choose_item_indices(len(dataset), options))
+        return _build_features(dataset, extract_raw_input_features(dataset, loader_config), None), dataset
     message = "has no effect on features, all of which are mapped; give a run, or embed what you want to map."
     for name in ("split", "view"):
         check(getattr(options, name) is None, f"{name}: {message}", "conflict")
@@ -162,16 +168,6 @@ def _embed_run_features_and_dataset(
     dataset = dataset.subset(_choose_item_indices(len(dataset), options))
     features = extract_features(model, dataset, build_unaugmented_views(settings, dataset), loader_config)
     return _build_features(dataset, features, str(run.path)), dataset
-
-
-def _load_raw_features_and_dataset(options: MapOptions, loader_config: LoaderConfig) -> tuple[Features, Dataset]:
-    """Load data with their raw inputs, such as pixels, as features."""
-    split = options.split
-    dataset = load_without_random_split(options.source) if split is None else load(options.source, split)
-    if options.view is not None:
-        dataset = dataset.select_views([resolve_view_index("view", options.view, dataset.view_names, dataset.shapes)])
-    dataset = dataset.subset(_choose_item_indices(len(dataset), options))
-    return _build_features(dataset, extract_raw_input_features(dataset, loader_config), None), dataset
 
 
 def _choose_item_indices(num_items: int, options: MapOptions) -> Tensor:
