@@ -56,7 +56,10 @@ def summarize_first_metric(comparison: Comparison, column: str) -> str:
     is_undecided = len(undecided_rows) > 0 and best.row_name in (comparison.baseline, *undecided_rows)
     if is_undecided:
         start = _compose_insignificance_clause(undecided_rows, comparison.baseline)
-        parts = [f"{start} on {title}, {_describe_baseline_and_best_means(comparison, metric, entries, best)}"]
+        baseline = next((one for one in entries if one.row_name == comparison.baseline), best)
+        baseline_value = _describe_mean_with_interval(metric, baseline)
+        best_clause = "" if value == baseline_value else f" and {value} for {best.row_name}"
+        parts = [f"{start} on {title}, {baseline_value} for {baseline.row_name}{best_clause}"]
     elif len(tied) > 1:
         same = "same" if len(tied) == len(entries) else f"same {superlative}"
         parts = [f"{_join_first_few(tied)} have the {same} {title}, {value}"]
@@ -81,22 +84,6 @@ def _describe_mean_with_interval(metric: Metric, entry: TableEntry) -> str:
         reason = f"the {entry.num_seeds} seeds agree exactly" if entry.num_seeds > 1 else "there is one seed"
         value = f"{value} without an interval, as {reason}"
     return value
-
-
-def _describe_baseline_and_best_means(
-    comparison: Comparison, metric: Metric, entries: Sequence[TableEntry], best: TableEntry
-) -> str:
-    """Describe the means of the baseline and of the best row.
-
-    If both texts are equal, only the baseline is named.
-    """
-    baseline = next((one for one in entries if one.row_name == comparison.baseline), best)
-    values = {one.row_name: _describe_mean_with_interval(metric, one) for one in (baseline, best)}
-    return " and ".join(
-        f"{value} for {row}"
-        for row, value in values.items()
-        if row == baseline.row_name or value != values[baseline.row_name]
-    )
 
 
 def summarize_significant_metrics(comparison: Comparison, column: str) -> str:

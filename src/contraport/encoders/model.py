@@ -367,7 +367,16 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
             reason = one_line_reason(error).removesuffix(".")
             message = f"model: {folder} holds no valid model: {reason}. Restore its files, or train again."
             raise UsageError(message, kind="unreadable") from error
-        _check_weight_names(sorted(missing), sorted(unexpected), folder)
+        problems = [
+            f"{len(names)} are {kind} ({min(names)})"
+            for names, kind in ((missing, "missing"), (unexpected, "unexpected"))
+            if names
+        ]
+        message = (
+            f"model: {folder / WEIGHTS_FILE} does not fit {CONFIG_FILE}: {' and '.join(problems)}; it may be of "
+            f"another model or another version than contraport {__version__}."
+        )
+        check(not problems, message, "other_weights")
         return model.to(map_location).eval()
 
 
@@ -558,17 +567,6 @@ def _get_or_download_folder(name: str, download_options: dict[str, Any]) -> Path
     except Exception as error:  # no network, an unknown model and missing permission raise different errors
         message = f"model: {name!r} is neither a folder nor on the hub: {one_line_reason(error)}"
         raise UsageError(message, kind="not_loaded") from error
-
-
-def _check_weight_names(missing: Sequence[str], unexpected: Sequence[str], folder: Path) -> None:
-    """Raise `UsageError` if weights are missing from the file or unexpected."""
-    parts = [f"{len(missing)} are missing ({missing[0]})"] if missing else []
-    parts += [f"{len(unexpected)} are unexpected ({unexpected[0]})"] if unexpected else []
-    message = (
-        f"model: {folder / WEIGHTS_FILE} does not fit {CONFIG_FILE}: {' and '.join(parts)}; it may be of another model "
-        f"or another version than contraport {__version__}."
-    )
-    check(not parts, message, "other_weights")
 
 
 def is_model_folder(folder: Path) -> bool:

@@ -321,7 +321,12 @@ def _label_groups(features: np.ndarray, threshold: float, nearest: _NearestTrack
             if second == first:
                 linked = linked.triu(1)
             if bool(linked.any()):
-                links.append(_link_components_to_first_item(linked.cpu().numpy(), first, second))
+                # Memory could not hold all links of equal items: those of a tile are reduced to one per item.
+                height, width = linked.shape
+                tile_rows, tile_columns = np.nonzero(linked.cpu().numpy())
+                first_items = _component_first_items([(tile_rows, height + tile_columns)], height + width)
+                positions = np.concatenate([first + np.arange(height), second + np.arange(width)])
+                links.append((positions[first_items], positions))
         if len(links) > 1:
             labels = _component_first_items(links, items)
     return labels
@@ -341,21 +346,6 @@ def _label_groups_by_index(index: ApproximateFeatureIndex, threshold: float, nea
         linked = cosines >= threshold - COSINE_ROUNDING_ERROR
         links.append((rows[linked], others[linked]))
     return _component_first_items(links, num_items)
-
-
-def _link_components_to_first_item(
-    linked: np.ndarray, row_offset: int, column_offset: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Map linked items to the first item of their connected component.
-
-    `linked` is the mask of the linked pairs; its rows are the items from `row_offset` on, its columns those from
-    `column_offset` on. A tile of equal items has millions of links, which memory could not hold for all tiles.
-    """
-    height, width = linked.shape
-    rows, columns = np.nonzero(linked)
-    labels = _component_first_items([(rows, height + columns)], height + width)
-    positions = np.concatenate([row_offset + np.arange(height), column_offset + np.arange(width)])
-    return positions[labels], positions
 
 
 def _component_first_items(links: list[tuple[np.ndarray, np.ndarray]], num_items: int) -> np.ndarray:
