@@ -15,7 +15,7 @@ from contraport.embedding import LoaderConfig, RawInputEncoder
 from contraport.encoders import Model
 from contraport.metrics import METRICS, Metric, builtin_metrics
 from contraport.metrics import fine_tuning as tuning
-from contraport.metrics.builtin_metrics import REQUIRES_LINK_DATA, REQUIRES_ZERO_SHOT_SUPPORT
+from contraport.metrics.builtin_metrics import REQUIRES_ENTITY_PAIRS, REQUIRES_ZERO_SHOT_SUPPORT
 from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.intervals import MetricResult
 from contraport.metrics.link_prediction import rank_columns
@@ -75,7 +75,7 @@ def test_no_metric_changes_the_encoder(metric: Metric, monkeypatch: pytest.Monke
     monkeypatch.setattr(tuning, "MIN_EPOCHS", 2)
     monkeypatch.setattr(tuning, "MIN_STEPS", 2)
     build_data = build_captioned_images if REQUIRES_ZERO_SHOT_SUPPORT in metric.requirements else build_images
-    build_data = build_link_data if REQUIRES_LINK_DATA in metric.requirements else build_data
+    build_data = build_link_data if REQUIRES_ENTITY_PAIRS in metric.requirements else build_data
     model = build_model(build_data(6, "train")).train()
     model.towers[0].requires_grad_(False)
     before = copy.deepcopy(model.state_dict())
@@ -124,7 +124,7 @@ def finite_value(result: MetricResult | float) -> float:
 
 def test_raw_inputs_lack_weights_and_objective() -> None:
     raw = build_context(RawInputEncoder(((3, 12, 12),)))
-    lacking = {row.key for row in ALL_METRICS if row.find_unmet_requirement(raw) not in (None, REQUIRES_LINK_DATA)}
+    lacking = {row.key for row in ALL_METRICS if row.find_unmet_requirement(raw) not in (None, REQUIRES_ENTITY_PAIRS)}
     assert lacking == {"fine_tuning", "mutual_information", "zero_shot"}
 
 

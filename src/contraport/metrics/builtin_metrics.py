@@ -66,11 +66,11 @@ REQUIRES_ZERO_SHOT_SUPPORT = Requirement(
     "it requires named classes, a text and a view of another kind, such as an image",
     is_rarely_met=True,
 )
-REQUIRES_LINK_DATA = Requirement(
-    attrgetter("has_link_data"), "the items are not pairs between two sets", is_rarely_met=True
+REQUIRES_ENTITY_PAIRS = Requirement(
+    attrgetter("has_entity_pairs"), "the items are not pairs between two sets", is_rarely_met=True
 )
-REQUIRES_NO_LINK_DATA = Requirement(
-    lambda context: not context.has_link_data, "a row of a coupling has several partners; see the group links"
+REQUIRES_NO_ENTITY_PAIRS = Requirement(
+    lambda context: not context.has_entity_pairs, "a row of a coupling has several partners; see the group links"
 )
 
 # Decorators: `register_metric` with the settings that a group of metrics shares.
@@ -81,7 +81,9 @@ register_accuracy_metric = partial(
 register_few_label_metric = partial(
     register_share_metric, group="few-labels", requires=(REQUIRES_LABELS, REQUIRES_TWO_CLASSES), default=False
 )
-register_link_metric = partial(register_metric, group="links", requires=(REQUIRES_LINK_DATA, REQUIRES_COMPARABLE_VIEWS))
+register_link_metric = partial(
+    register_metric, group="links", requires=(REQUIRES_ENTITY_PAIRS, REQUIRES_COMPARABLE_VIEWS)
+)
 register_geometry_metric = partial(register_metric, group="geometry", value_format="{:.3f}")
 register_clustering_metric = partial(
     register_metric,
@@ -312,7 +314,7 @@ def link_popularity_ratio(context: EvalContext, number: int) -> float:
     unit="share of test pairs",
     value_format="{:.1%}",
     requires=(
-        REQUIRES_LINK_DATA,
+        REQUIRES_ENTITY_PAIRS,
         REQUIRES_COMPARABLE_VIEWS,
         Requirement(
             attrgetter("has_test_rows_without_training_pairs"), "each row of the test pairs has training pairs", True
@@ -330,7 +332,7 @@ def new_row_recall(context: EvalContext, number: int) -> float:
 @register_share_metric(
     "Recall@{}",
     group="retrieval",
-    requires=(REQUIRES_NO_LINK_DATA, REQUIRES_COMPARABLE_VIEWS, REQUIRES_STORED_AUGMENTATION),
+    requires=(REQUIRES_NO_ENTITY_PAIRS, REQUIRES_COMPARABLE_VIEWS, REQUIRES_STORED_AUGMENTATION),
     numbers=(1, 5, 10),
 )
 def retrieval_hits_result(context: EvalContext, number: int) -> MetricResult:
@@ -350,7 +352,7 @@ def retrieval_hits_result(context: EvalContext, number: int) -> MetricResult:
     better="lower",
     unit="position among the candidates",
     value_format="{:.1f}",
-    requires=(REQUIRES_NO_LINK_DATA, REQUIRES_COMPARABLE_VIEWS, REQUIRES_STORED_AUGMENTATION),
+    requires=(REQUIRES_NO_ENTITY_PAIRS, REQUIRES_COMPARABLE_VIEWS, REQUIRES_STORED_AUGMENTATION),
 )
 def median_rank_result(context: EvalContext) -> MetricResult:
     """Median rank of an item's other view among all test items.

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     test_x="test_features",
     train_y="train_labels",
     test_y="test_labels",
-    is_coupling="has_link_data",
+    is_coupling="has_entity_pairs",
     has_new_rows="has_test_rows_without_training_pairs",
     retrieval_embeddings="retrieval_view_embeddings",
 )
@@ -268,8 +268,8 @@ class EvalContext:
         return torch.randperm(items, generator=torch_generator("metrics.test_sample", items))[:sample_size].numpy()
 
     @property
-    def has_link_data(self) -> bool:
-        """True if each item links two sets, such as users and products."""
+    def has_entity_pairs(self) -> bool:
+        """True if each item pairs entities of two sets, such as users and products."""
         return self.train.entity_ids is not None and self.test.entity_ids is not None
 
     @property

@@ -169,8 +169,8 @@ class PairPattern:
         nonempty = self.has_no_empty_row_or_column and self.includes_positives
         return replace(self, masks=(*self.masks, duplicates), has_no_empty_row_or_column=nonempty)
 
-    def append_columns(
-        self, num_columns: int, ids: tuple[Tensor, Tensor] | None = None, owners: Tensor | None = None
+    def append_negative_columns(
+        self, num_columns: int, item_and_column_ids: tuple[Tensor, Tensor] | None, owner_items: Tensor | None
     ) -> PairPattern:
         """Return the pattern with k more columns, which are all negatives.
 
@@ -180,13 +180,13 @@ class PairPattern:
         # Masks are equalities of labels, in O(N + M) memory: a Boolean matrix would take O(N M), and could not be read
         # within a pass over tiles.
         masks = tuple(mask.append_columns(num_columns) for mask in self.masks)
-        if owners is not None:
+        if owner_items is not None:
             zeros, no_owner = torch.zeros_like(self.row_items), torch.full_like(self.column_items, -1)
             # Label 0 marks all rows and the new columns; pairs of equal label are excluded except with their owner.
-            labels = zeros, torch.cat([no_owner, torch.zeros_like(owners)])
-            masks += (LabelExclusion(labels, exception_labels=(self.row_items, torch.cat([no_owner, owners]))),)
-        if ids is not None:
-            row_ids, column_ids = ids[0][self.row_items], ids[1]
+            labels = zeros, torch.cat([no_owner, torch.zeros_like(owner_items)])
+            masks += (LabelExclusion(labels, exception_labels=(self.row_items, torch.cat([no_owner, owner_items]))),)
+        if item_and_column_ids is not None:
+            row_ids, column_ids = item_and_column_ids[0][self.row_items], item_and_column_ids[1]
             unequal = (row_ids.amin() - 1).expand(self.shape[1])
             masks += (LabelExclusion((row_ids, torch.cat([unequal, column_ids]))),)
         return replace(
@@ -291,11 +291,11 @@ class Block:
         check(good, message, "shape")
         return matrix.index_select(0, rows).index_select(1, columns)
 
-    def append_columns(
-        self, embeddings: Tensor, ids: tuple[Tensor, Tensor] | None = None, owners: Tensor | None = None
+    def append_negative_columns(
+        self, embeddings: Tensor, item_and_column_ids: tuple[Tensor, Tensor] | None, owner_items: Tensor | None
     ) -> Block:
         """Return the block with additional columns of embeddings, (k, d)."""
-        pattern = self.pattern.append_columns(len(embeddings), ids, owners)
+        pattern = self.pattern.append_negative_columns(len(embeddings), item_and_column_ids, owner_items)
         return replace(self, pattern=pattern, y=torch.cat(zero_pad_vector_sets([self.y, embeddings])))
 
     def build_geometry(self, kernel: Kernel, temperature: float | Tensor | None = None) -> Geometry:

@@ -67,13 +67,13 @@ class RandomDraws:
         places = (torch.arange(length, device=self._device) + 0.5) / length
         return (places >= start) & (places < start + fraction)
 
-    def random_batch_items(self, items: Tensor) -> Tensor:
-        """Return a random item of the whole batch for each of `items`.
+    def random_batch_items(self, item_values: Tensor) -> Tensor:
+        """Return the values of a random item of the whole batch for each item.
 
         Raises:
             UsageError: the other processes do not hold the rest of the batch.
         """
-        whole = items if len(items) == self._total else distributed.gather(items)
+        whole = item_values if len(item_values) == self._total else distributed.gather(item_values)
         message = f"augment: mixup requires all {self._total} items of the batch, the processes have {len(whole)}."
         check(len(whole) == self._total, message, "incomplete_batch")
         return whole[torch.randint(self._total, (self._total,), device=self._device)[self._part]]
