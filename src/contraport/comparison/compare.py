@@ -45,7 +45,6 @@ from contraport.comparison.tuning import (
     build_cell_from_trial,
     build_search_space,
     build_trial_cells,
-    describe_trial_settings,
     find_best_trial_if_all_done,
     settings_searched_by_other_rows,
 )
@@ -468,12 +467,14 @@ def _build_trial_records(
         for cell in cells:
             result = results.get(cell.folder_name, {"failed": "not done"})
             value = result.get("values", {}).get(selection_metric.key)
+            own = {**cell.options, **(cell.options.get("objective_settings") or {})} if cell.trial_number else {}
+            searched = [f"{key} {own[key]}" for key in build_search_space(cell.row, grid.common_options) if key in own]
             records.append(
                 {
                     "row": row,
                     "column": column,
                     "trial": cell.trial_number,
-                    "settings": describe_trial_settings(cell, grid.common_options) if cell.trial_number else "default",
+                    "settings": ", ".join(searched) or "default",
                     "value": str(result.get("failed", "")) if value is None else selection_metric.format(value),
                     "chosen": cell is best,
                 }

@@ -132,10 +132,3 @@ def build_cell_from_trial(trial: Cell, seed: int) -> Cell:
     """Build a training run with a search trial's settings, but another seed."""
     options = {key: value for key, value in trial.options.items() if key != "validation"}
     return Cell(trial.row, trial.column, {**options, "seed": seed})
-
-
-def describe_trial_settings(trial: Cell, common_options: OptionMap) -> str:
-    """Return the searched settings as text, such as "temperature 0.2, q 0.5"."""
-    own = {**trial.options, **(trial.options.get("objective_settings") or {})}
-    searched = build_search_space(trial.row, common_options)
-    return ", ".join(f"{key} {own[key]}" for key in searched if key in own) or "default"

@@ -337,7 +337,10 @@ class ContrastiveEncoder(_UnwrappedTransform, ClassNamePrefixFeaturesOutMixin, T
             arrays = _as_texts_or_array("X", X, read, min_items)
         else:
             if _is_dict_of_views(X) and not reset:
-                by_name = self._order_views_as_fitted(X)
+                fitted_views = f"views named {', '.join(map(repr, self._names))}" if self._names else "one array"
+                message = f"X: must be {fitted_views}, as in fit, got {', '.join(map(repr, X))}."
+                check(all(name in self._names for name in X), message, "views")
+                by_name = {name: X[name] for name in self._names if name in X}
             read = partial(check_array, **rules)
             arrays = {name: _as_texts_or_array(f"X[{name!r}]", view, read, min_items) for name, view in by_name.items()}
         items = len(arrays if by_name is None else next(iter(arrays.values())))
@@ -352,7 +355,7 @@ class ContrastiveEncoder(_UnwrappedTransform, ClassNamePrefixFeaturesOutMixin, T
             codes = np.unique(np.asarray(y), return_inverse=True)[1] if is_class else None
             dataset = from_arrays(arrays, codes, weights=weights, name="X", argument="X")
         if reset:
-            self._names = tuple(by_name or ())
+            self._names: tuple[str, ...] = tuple(by_name or ())
             if by_name is not None:  # an earlier fit to one array has set these
                 for name in {"n_features_in_", "feature_names_in_"} & vars(self).keys():
                     delattr(self, name)
@@ -361,13 +364,6 @@ class ContrastiveEncoder(_UnwrappedTransform, ClassNamePrefixFeaturesOutMixin, T
             expected, got = (", ".join(map(str, shapes)) for shapes in (fitted, dataset.shapes))
             check(got == expected, f"X: items must have shape {expected}, as in fit, got {got}.", "shape")
         return dataset
-
-    def _order_views_as_fitted(self, X: Mapping[str, ArrayLike]) -> dict[str, ArrayLike]:
-        """Return the views in X by name, in the order of `fit`."""
-        views = f"views named {', '.join(map(repr, self._names))}" if self._names else "one array"
-        good = all(name in self._names for name in X)
-        check(good, f"X: must be {views}, as in fit, got {', '.join(map(repr, X))}.", "views")
-        return {name: X[name] for name in self._names if name in X}
 
     def _resolve_settings(self) -> Settings:
         """Return the training settings, with a seed drawn from `random_state`."""

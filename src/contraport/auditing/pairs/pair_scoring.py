@@ -176,7 +176,7 @@ def _score_cosine(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 @_register_statistic("log-softmax in both directions: minus the InfoNCE loss", shared_space=True)
 def _score_softmax(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Log-softmax of the cosine similarity, averaged over rows and columns."""
-    x, y = _load_embeddings(paired)
+    x, y = paired.load_embeddings()
     rows, columns = (
         torch.cat(
             [
@@ -199,7 +199,7 @@ def _score_csls(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 @_register_statistic("minus the share of items that are nearer than the partner", shared_space=True)
 def _score_rank(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Minus the share of candidates that exceed the partner's similarity to an item."""
-    x, y = _load_embeddings(paired)
+    x, y = paired.load_embeddings()
     first, second = x[pairs.first], y[pairs.second]
     return (
         -(_compute_share_nearer_than_partner(first, y, second) + _compute_share_nearer_than_partner(second, x, first))
@@ -217,7 +217,7 @@ def _compute_share_nearer_than_partner(values: Tensor, others: Tensor, partners:
 
 def _compute_log_mass_per_pair(paired: PairedFeatures, pairs: PairIndices, constraint: SinkhornConstraint) -> Tensor:
     """Return the log mass of each pair in a transport plan, ``(p,)``."""
-    x, y = _load_embeddings(paired)
+    x, y = paired.load_embeddings()
     with torch.no_grad():
         return transport(x, y, Gibbs(temperature=SCORE_TEMPERATURE), constraint).plan.log_at(pairs.first, pairs.second)
 
@@ -251,9 +251,3 @@ def _score_combined(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
         if spread > 0:
             total += (values - mean) / spread
     return total
-
-
-def _load_embeddings(paired: PairedFeatures) -> tuple[Tensor, Tensor]:
-    """Load the embeddings of both views into memory."""
-    assert paired.embeddings is not None
-    return paired.embeddings[0][:], paired.embeddings[1][:]

@@ -322,11 +322,15 @@ class PairedFeatures:
             )
         return tuple(folds)
 
+    def load_embeddings(self) -> tuple[Tensor, Tensor]:
+        """Load the embeddings of both views into memory."""
+        assert self.embeddings is not None
+        return self.embeddings[0][:], self.embeddings[1][:]
+
     @cached_property
     def hub_similarities_by_view(self) -> tuple[Tensor, Tensor]:
         """Mean similarity of each embedding to the nearest embeddings of the other view."""
-        assert self.embeddings is not None
-        x, y = self.embeddings[0][:], self.embeddings[1][:]
+        x, y = self.load_embeddings()
         return mean_top_products(x, y, self.num_neighbors), mean_top_products(y, x, self.num_neighbors)
 
 

@@ -49,7 +49,13 @@ class TextTransform(nn.Module):
         seeds, spared = draws.integers(_HASH_MASK)[:, None], draws.uniform(0, 1, 1)
         spared = start + (spared * length).long().clamp(max=length - 1)
         inside = (words >= start) & (words < start + length)
-        deleted = (_hash_uniform(seeds, words) < self.strength.deletion_probability) & (words != spared)
+        # Numbers in [0, 1), hashed from seeds and word positions: random ones would depend on the longest text of the
+        # batch, of which a process may have only a part.
+        mixed = seeds ^ (words * _HASH_MULTIPLIERS[0] & _HASH_MASK)
+        for multiplier in _HASH_MULTIPLIERS:
+            mixed = (mixed ^ (mixed >> 15)) * multiplier & _HASH_MASK
+        uniform = (mixed ^ (mixed >> 16)).double() / 2**31
+        deleted = (uniform < self.strength.deletion_probability) & (words != spared)
         chosen = inside & ~deleted & (text_bytes > 0)
         # The chosen bytes move to the front, and trailing white space is dropped.
         order = (~chosen).byte().argsort(dim=1, stable=True)
@@ -71,14 +77,3 @@ def word_index_per_byte(text_bytes: Tensor) -> Tensor:
     is_cjk = (text_bytes >= 0xE3) & (text_bytes <= 0xE9)  # lead bytes of U+3000 to U+9FFF, Chinese and Japanese
     starts = inside & ~before | is_cjk
     return (starts.cumsum(1) - 1).clamp(min=0)
-
-
-def _hash_uniform(seeds: Tensor, places: Tensor) -> Tensor:
-    """Return pseudorandom numbers in [0, 1), hashed from seeds and word positions.
-
-    A random tensor would depend on the longest text of the batch, of which a process may have only a part.
-    """
-    mixed = seeds ^ (places * _HASH_MULTIPLIERS[0] & _HASH_MASK)
-    for multiplier in _HASH_MULTIPLIERS:
-        mixed = (mixed ^ (mixed >> 15)) * multiplier & _HASH_MASK
-    return (mixed ^ (mixed >> 16)).double() / 2**31
