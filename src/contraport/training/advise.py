@@ -14,7 +14,7 @@ from contraport._utils.formatting import format_flags, pluralize, to_file_name
 from contraport._utils.text_bytes import is_text_shape
 from contraport.data import Dataset, load
 from contraport.data.formats.column_roles import MAX_LISTED_COLUMNS
-from contraport.data.formats.tables import find_view_division
+from contraport.data.formats.tables import find_suggested_division
 from contraport.data.streams import Stream
 from contraport.encoders.efficientnet_lite0 import are_lite0_weights_installed
 from contraport.errors import check
@@ -113,7 +113,7 @@ def advise(arguments: dict[str, Any]) -> CommandAdvice:
 
 def _find_columns_as_views_note(arguments: dict[str, Any], options: AdviseOptions) -> str | None:
     """Return a note that the columns may be several views, or None."""
-    division = find_view_division(options.data, options.columns)
+    division = find_suggested_division(options.data, options.columns)
     if division is None:
         return None
     number = len(division.columns)

@@ -77,7 +77,7 @@ def read_table(path: str | Path, csv_column_roles: Mapping[str, Any] | None = No
     return table
 
 
-def find_view_division(data: Any, declared_roles: Mapping[str, Any] | None) -> ViewDivision | None:
+def find_suggested_division(data: Any, declared_roles: Mapping[str, Any] | None) -> ViewDivision | None:
     """Return a suggested division of a table's only view into several, or None.
 
     None for other data, for a table of several views, for one whose view has one column, and for explicit views.
@@ -105,7 +105,7 @@ def check_several_views(dataset: Dataset, purpose: str, *, data: Any, declared_r
     if views > 1:
         return
     message = f"data: must have two or more views for {purpose}, got {pluralize(views, 'view')} in {dataset.name!r}."
-    if (division := find_view_division(data, declared_roles)) is None:
+    if (division := find_suggested_division(data, declared_roles)) is None:
         raise UsageError(message, kind="views")
     number = len(division.columns)
     message = f"{message[:-1]}, as its {number} columns of numbers are read as one. State the columns of each view"
