@@ -146,5 +146,5 @@ def test_comparison_prints_the_differences_from_the_baseline(
     _, printed = capsys.readouterr().out.split("difference from base")
     table = [line.split() for line in printed.splitlines()]
     assert ["other", "−0.4", "points", "(−1.5", "to", "+0.6)"] in table
-    assert ["failed", "-"] in table
+    assert ["failed", "—"] in table
     assert not any(words[:1] == ["base"] for words in table)

@@ -1,6 +1,7 @@
 """Built-in metrics: invariants of each, and values known in closed form."""
 
 import copy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from contraport.catalog.data_option_parsers import CORRUPTION_KINDS
 from contraport.data import Dataset, Views, from_arrays, from_coupling
 from contraport.embedding import LoaderConfig, RawInputEncoder
 from contraport.encoders import Model
-from contraport.metrics import METRICS, Metric, builtin_metrics
+from contraport.metrics import METRICS, Metric, builtin_metrics, probes
 from contraport.metrics import fine_tuning as tuning
 from contraport.metrics.builtin_metrics import REQUIRES_ENTITY_PAIRS, REQUIRES_ZERO_SHOT_SUPPORT
 from contraport.metrics.eval_context import EvalContext
@@ -184,30 +185,29 @@ def test_fine_tuning_beats_a_linear_probe_on_a_ring() -> None:
 
 
 def test_few_label_metrics_draw_the_requested_number_per_class(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-    monkeypatch.setattr("contraport.metrics.probes.few_label_accuracy_per_item", lambda *args: calls.append(args[-1]))
-    context = build_context()
-    labels = context.train_labels
-    for key, number, expected in (("few_shot", 5, 5), ("few_percent", 10, 2), ("few_percent", 1, 1)):
-        METRICS[key].with_number(number)(context)
-        first, again, other = (calls[-1](np.random.default_rng(seed)) for seed in (0, 0, 1))
-        assert labels[first].bincount().tolist() == [expected] * 3
-        assert torch.equal(first, again)
-        assert not torch.equal(first, other)
-
-
-def test_few_label_hits_are_averaged_over_draws() -> None:
     draws = []
 
-    def choose(random: np.random.Generator) -> torch.Tensor:
-        few = torch.tensor([0, 2] if draws else [0, 1])  # the first draw classifies correctly, the other four do not
-        draws.append(random.random())
-        return few
+    def record(x: torch.Tensor, y: torch.Tensor) -> float:
+        draws.append((x, y))
+        return 1.0
 
+    monkeypatch.setattr(probes, "select_linear_probe_penalty", record)
+    context = build_context()
+    for key, number, expected in (("few_shot", 5, 5), ("few_percent", 10, 2), ("few_percent", 1, 1)):
+        for _ in range(2):
+            METRICS[key].with_number(number)(context)
+        (first, labels), *others = draws[-10:]
+        assert labels.bincount().tolist() == [expected] * 3
+        assert [torch.equal(first, other) for other, _ in others] == [False] * 4 + [True] + [False] * 4
+
+
+def test_few_label_hits_are_averaged_over_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The first draw classifies correctly, the other four do not.
+    generators = [SimpleNamespace(permutation=np.copy), *[SimpleNamespace(permutation=np.flip)] * 4]
+    monkeypatch.setattr(probes, "numpy_generator", lambda purpose, seed: generators[seed])
     x, y = torch.tensor([[-1.0], [1.0], [-3.0]]), torch.tensor([0, 1, 1])
-    hits = few_label_accuracy_per_item(x, y, torch.tensor([[-5.0]]), torch.tensor([0]), choose)
+    hits = few_label_accuracy_per_item(x, y, torch.tensor([[-5.0]]), torch.tensor([0]), lambda size: size - 1)
     assert hits.tolist() == [1 / 5]
-    assert len(set(draws)) == 5
 
 
 def test_recall_counts_ranks_up_to_the_number() -> None:

@@ -150,36 +150,23 @@ def _folder_or_out_hint(folder: Path | None) -> str:
 def print_comparison(comparison: Comparison) -> None:
     """Print the tables, sentences, notes and verdicts of a comparison."""
     # Imported here because the other tables need no SciPy.
-    from contraport.comparison.comparison_tables import format_mean_and_half_width
+    from contraport.comparison.comparison_tables import format_difference_rows, format_mean_and_half_width
     from contraport.comparison.summary_sentences import explain_verdict
 
-    first, *headings = comparison.table_header_row
+    header = comparison.table_header_row
     for metric in comparison.metrics:
         rows = [
-            {first: row}
-            | {
-                heading: format_mean_and_half_width(metric, comparison.find_entry(row, column, metric.key))
-                for heading, column in zip(headings, comparison.columns, strict=True)
-            }
+            [row, *(format_mean_and_half_width(metric, one) for one in comparison.list_row_entries(row, metric))]
             for row in comparison.rows
         ]
         entries = [one for one in comparison.entries if one.metric_key == metric.key and one.num_seeds > 1]
         without = " (none where all seeds agree)" if any(one.interval is None for one in entries) else ""
-        print_table(f"{metric.title}, mean over seeds ± half of the 95% interval{without}", rows)
+        title = f"{metric.title}, mean over seeds ± half of the 95% interval{without}"
+        print_table(title, [dict(zip(header, row, strict=True)) for row in rows])
     for metric in comparison.metrics[:1]:
-        rows = [
-            {first: row}
-            | {
-                heading: "-"
-                if (entry := comparison.find_entry(row, column, metric.key)) is None or entry.difference is None
-                else metric.format_difference(entry.difference, signed=True)
-                for heading, column in zip(headings, comparison.columns, strict=True)
-            }
-            for row in comparison.rows
-            if row != comparison.baseline
-        ]
-        if rows:
-            print_table(f"{metric.title}, difference from {comparison.baseline} on the same seeds and items", rows)
+        if rows := format_difference_rows(comparison, metric):
+            title = f"{metric.title}, difference from {comparison.baseline} on the same seeds and items"
+            print_table(title, [dict(zip(header, row, strict=True)) for row in rows])
     for sentence in (*comparison.column_summaries, *comparison.notes):
         print(sentence)
     for verdict in comparison.claim_verdicts:

@@ -80,6 +80,17 @@ def build_epoch_tables(comparison: Comparison, metric: Metric) -> list[EpochTabl
     return tables
 
 
+def format_difference_rows(comparison: Comparison, metric: Metric) -> list[list[str]]:
+    """Format the differences from the baseline, each row after its name."""
+    rows = []
+    for row in comparison.rows:
+        if row != comparison.baseline:
+            differences = (one and one.difference for one in comparison.list_row_entries(row, metric))
+            texts = ("—" if one is None else metric.format_difference(one, signed=True) for one in differences)
+            rows.append([row, *texts])
+    return rows
+
+
 def list_mean_and_difference_tables(comparison: Comparison) -> list[str]:
     """Return captions and Markdown tables of the means and the differences."""
     parts = []
@@ -91,16 +102,8 @@ def list_mean_and_difference_tables(comparison: Comparison) -> list[str]:
             f"below {comparison.baseline}"
         )
         parts.append(format_means_table(comparison, metric))
-    if comparison.metrics:
-        metric = comparison.metrics[0]
-        rows = []
-        for row in comparison.rows:
-            if row != comparison.baseline:
-                entries = comparison.list_row_entries(row, metric)
-                differences = (None if one is None else one.difference for one in entries)
-                texts = ("—" if one is None else metric.format_difference(one, signed=True) for one in differences)
-                rows.append([row, *texts])
-        if rows:
+    for metric in comparison.metrics[:1]:
+        if rows := format_difference_rows(comparison, metric):
             parts.append(
                 f"{metric.title}: difference from {comparison.baseline} on the same seeds and items, with intervals "
                 "that hold at 95% for all comparisons of the table at once"

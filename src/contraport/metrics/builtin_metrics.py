@@ -139,11 +139,8 @@ def rms_calibration_result(context: EvalContext) -> MetricResult:
 @register_few_label_metric("Few-shot@{}", numbers=(1, 5, 10))
 def few_shot_accuracy_per_item(context: EvalContext, number: int) -> ItemValueArray:
     """Mean accuracy of 5 linear probes, trained on k random items per class."""
-    labels = context.train_labels
-    draw = partial(probes.sample_positions_per_class, labels, lambda size: number)
-    return probes.few_label_accuracy_per_item(
-        context.train_features, labels, context.test_features, context.test_labels, draw
-    )
+    items = context.train_features, context.train_labels, context.test_features, context.test_labels
+    return probes.few_label_accuracy_per_item(*items, lambda size: number)
 
 
 @register_few_label_metric("Few-percent@{}", numbers=(1, 10))
@@ -151,11 +148,8 @@ def few_percent_accuracy_per_item(context: EvalContext, number: int) -> ItemValu
     """Mean accuracy of 5 linear probes, trained on k % of each class.
     Items are drawn at random, at least one of each class.
     """
-    labels = context.train_labels
-    draw = partial(probes.sample_positions_per_class, labels, lambda size: round(size * number / 100))
-    return probes.few_label_accuracy_per_item(
-        context.train_features, labels, context.test_features, context.test_labels, draw
-    )
+    items = context.train_features, context.train_labels, context.test_features, context.test_labels
+    return probes.few_label_accuracy_per_item(*items, lambda size: round(size * number / 100))
 
 
 @register_share_metric(

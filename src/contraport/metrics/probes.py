@@ -147,36 +147,23 @@ def few_label_accuracy_per_item(
     train_y: Tensor,
     test_x: Tensor,
     test_y: Tensor,
-    draw_positions: Callable[[np.random.Generator], Tensor],
+    count_from_class_size: Callable[[int], int],
 ) -> np.ndarray[Any, Any]:
     """Return the share of few-label probes that classify each test item correctly, `(m,)`.
 
-    `draw_positions` draws the positions of the training items; the mean is over 5 draws. The penalty is selected on
-    the drawn items alone (`select_linear_probe_penalty`), so that no other label is used.
+    A probe is trained on randomly drawn items of each class: as many as `count_from_class_size` of its size, at least
+    1. The mean is over 5 draws. The penalty is selected on the drawn items alone (`select_linear_probe_penalty`), so
+    that no other label is used.
     """
     hits = []
     for seed in range(5):
-        few = draw_positions(numpy_generator("metrics.few_labels", seed))
+        random, drawn = numpy_generator("metrics.few_labels", seed), []
+        for label in train_y.unique():
+            members = (train_y == label).nonzero().flatten().numpy()
+            drawn.append(random.permutation(members)[: max(1, count_from_class_size(len(members)))])
+        few = torch.from_numpy(np.sort(np.concatenate(drawn)))
         hits.append(probe_correctness(fit_linear_probe(train_x[few], train_y[few]), test_x, test_y))
     return np.asarray(np.mean(hits, axis=0))
-
-
-def sample_positions_per_class(
-    labels: Tensor, count_from_class_size: Callable[[int], int], random: np.random.Generator
-) -> Tensor:
-    """Return positions of randomly drawn items of each class.
-
-    `count_from_class_size` maps the class size to the number to draw, at least 1.
-
-    >>> labels = torch.tensor([0, 0, 0, 1, 1])
-    >>> labels[sample_positions_per_class(labels, lambda size: size - 1, np.random.default_rng(0))].tolist()
-    [0, 0, 1]
-    """
-    drawn = []
-    for label in labels.unique():
-        members = (labels == label).nonzero().flatten().numpy()
-        drawn.append(random.permutation(members)[: max(1, count_from_class_size(len(members)))])
-    return torch.from_numpy(np.sort(np.concatenate(drawn)))
 
 
 def probe_confidence_correctness_pairs(probe: Pipeline, test_x: Tensor, test_y: Tensor) -> np.ndarray[Any, Any]:
