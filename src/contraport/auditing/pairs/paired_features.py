@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from contraport._utils.vector_search import (
     MAX_NORMALIZED_COPY_VALUES,
@@ -413,21 +413,13 @@ def encode_and_project_views(
     The mode and device of the model stay as they are.
     """
     loader_config = loader_config._replace(device=next(model.parameters()).device)
-    values = extract_features(_FeaturesAndProjections(model), dataset, views, loader_config, "pairs")
+
+    def features_and_projections(*inputs: Tensor) -> Tensor:
+        features = model.encode(inputs)
+        return torch.cat([*features, *model.project(features)], dim=1)
+
+    values = extract_features(model, dataset, views, loader_config, "pairs", function=features_and_projections)
     places, sizes = range(len(dataset.shapes)), ("num_features", "projection_width")
     widths = [getattr(model.tower(view), size) for size in sizes for view in places]
     encoded: tuple[Tensor, ...] = values.split(widths, dim=1)
     return encoded[: len(places)], encoded[len(places) :]
-
-
-class _FeaturesAndProjections(nn.Module):
-    """Module that concatenates the features and projections of all views of an item."""
-
-    def __init__(self, model: Model) -> None:
-        super().__init__()
-        self._model = model
-
-    def forward(self, *views: Tensor) -> Tensor:
-        """Return the concatenated features and projections of all views, ``(b, F)``."""
-        features = self._model.encode(views)
-        return torch.cat([*features, *self._model.project(features)], dim=1)
