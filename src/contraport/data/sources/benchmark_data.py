@@ -12,7 +12,7 @@ import importlib.util
 import re
 import sysconfig
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,9 +61,7 @@ def load_fashion_mnist(split: str, root: Path | None) -> Dataset:
     Looked for in the folder of Debian's package; else in `root` in torchvision's layout, or downloaded to it.
     """
     if not FASHION_DEBIAN_FOLDER.is_dir():
-        from torchvision.datasets import FashionMNIST
-
-        data = _read_or_download_torchvision("fashion-mnist", FashionMNIST, root, train=split == "train")
+        data = _read_or_download_torchvision("fashion-mnist", "FashionMNIST", root, train=split == "train")
         images, labels = data.data.numpy(), data.targets
     else:
         prefix = FASHION_DEBIAN_FOLDER / ("train" if split == "train" else "t10k")
@@ -85,33 +83,25 @@ def _read_gzipped_idx(path: str, *, dimensions: int) -> np.ndarray:
 
 def load_cifar10(split: str, root: Path | None) -> Dataset:
     """Load CIFAR-10, 60,000 photographs, 32 x 32 pixels, in 10 classes."""
-    from torchvision.datasets import CIFAR10
-
-    data = _read_or_download_torchvision("cifar10", CIFAR10, root, train=split == "train")
+    data = _read_or_download_torchvision("cifar10", "CIFAR10", root, train=split == "train")
     return _build_image_dataset("cifar10", split, np.moveaxis(data.data, 3, 1), data.targets, tuple(data.classes))
 
 
 def load_cifar100(split: str, root: Path | None) -> Dataset:
     """Load CIFAR-100, 60,000 photographs, 32 x 32 pixels, in 100 classes."""
-    from torchvision.datasets import CIFAR100
-
-    data = _read_or_download_torchvision("cifar100", CIFAR100, root, train=split == "train")
+    data = _read_or_download_torchvision("cifar100", "CIFAR100", root, train=split == "train")
     return _build_image_dataset("cifar100", split, np.moveaxis(data.data, 3, 1), data.targets, tuple(data.classes))
 
 
 def load_svhn(split: str, root: Path | None) -> Dataset:
     """Load SVHN, 99,289 photographs of digits, which augmentation never mirrors."""
-    from torchvision.datasets import SVHN
-
-    data = _read_or_download_torchvision("svhn", SVHN, root, split=split)
+    data = _read_or_download_torchvision("svhn", "SVHN", root, split=split)
     return _build_image_dataset("svhn", split, data.data, data.labels, tuple("0123456789"), flips=False)
 
 
 def load_stl10(split: str, root: Path | None) -> Dataset:
     """Load the labeled part of STL-10, 13,000 photographs of 96 x 96 pixels."""
-    from torchvision.datasets import STL10
-
-    data = _read_or_download_torchvision("stl10", STL10, root, split=split)
+    data = _read_or_download_torchvision("stl10", "STL10", root, split=split)
     return _build_image_dataset("stl10", split, data.data, data.labels, tuple(data.classes))
 
 
@@ -120,22 +110,22 @@ def load_stl10_unlabeled(split: str, root: Path | None) -> Dataset:
 
     They stay in their file, which is memory-mapped.
     """
-    from torchvision.datasets import STL10
-
     if split == "test":
         return load_stl10(split, root)
-    _read_or_download_torchvision("stl10", STL10, root, split="test")  # raises unless all files are there and intact
-    file = get_download_folder(root) / STL10.base_folder / STL10.train_list[2][0]
+    data = _read_or_download_torchvision("stl10", "STL10", root, split="test")  # raises unless all files are intact
+    file = get_download_folder(root) / data.base_folder / data.train_list[2][0]
     images = np.memmap(file, np.uint8, mode="c").reshape(-1, 3, 96, 96).transpose(0, 1, 3, 2)
     return Dataset(ArrayStore((torch.from_numpy(images),)), name="stl10-unlabeled", split=split, allows_flips=True)
 
 
-def _read_or_download_torchvision(name: str, reader: Callable[..., Any], root: Path | None, **options: Any) -> Any:
+def _read_or_download_torchvision(name: str, class_name: str, root: Path | None, **options: Any) -> Any:
     """Read a torchvision dataset from a folder, after a download if needed."""
+    import torchvision.datasets
+
     folder, reason = get_download_folder(root), ""
     for download in (False, True):
         try:
-            return reader(str(folder), download=download, **options)
+            return getattr(torchvision.datasets, class_name)(str(folder), download=download, **options)
         except Exception as error:  # torchvision raises the errors of its downloads, archives and pickles
             reason = one_line_reason(error)
     message = f"data: {name} was not found intact in {folder}, and its download failed: {reason}. "
