@@ -266,11 +266,11 @@ def find_ngram_recall_note(settings: Settings, dataset: Dataset, model: Model) -
     )
 
 
-def _loads_image_encoder_weights(weights: Any, dataset: Dataset) -> bool:
-    """Return whether weights are set for an image encoder."""
-    if not isinstance(weights, Mapping):
-        return bool(weights)
-    each = optional_values_per_view("encoder", weights, dataset.view_names, dataset.shapes)
+def _loads_image_encoder_weights(pretrained_or_init: Any, dataset: Dataset) -> bool:
+    """Return whether the option `pretrained` or `init` applies to an image encoder."""
+    if not isinstance(pretrained_or_init, Mapping):
+        return bool(pretrained_or_init)
+    each = optional_values_per_view("encoder", pretrained_or_init, dataset.view_names, dataset.shapes)
     return any(own and len(shape) == 3 for own, shape in zip(each, dataset.shapes, strict=True))
 
 

@@ -17,7 +17,7 @@ from contraport.errors import check
 
 __all__ = ["FORMATS", "Format", "data_format", "find_format"]
 
-LoadOption = Literal["image_size", "columns", "test_fraction", "ignore_labels"]
+LoadOptionName = Literal["image_size", "columns", "test_fraction", "ignore_labels"]
 """Name of an option of `load` that a format may accept."""
 
 
@@ -36,7 +36,7 @@ class Format:
     suffixes: tuple[str, ...]
     recognizes: Callable[[str], bool]
     read: Callable[..., Dataset]
-    options: tuple[LoadOption, ...]
+    options: tuple[LoadOptionName, ...]
     is_fallback: bool
 
 
@@ -49,7 +49,7 @@ def data_format(
     *,
     suffixes: Sequence[str] = (),
     recognizes: Callable[[str], bool] | None = None,
-    options: Sequence[LoadOption] = ("test_fraction",),
+    options: Sequence[LoadOptionName] = ("test_fraction",),
     fallback: bool = False,
 ) -> Callable[[Callable[..., Dataset]], Callable[..., Dataset]]:
     """Register the decorated reader as a format.
