@@ -384,7 +384,6 @@ class FeatureExtractor(nn.Module):
     """Module that returns a model's concatenated features of raw items.
 
     It encodes some views, by default those of the representation. The towers are those of the model, not copies.
-    Default views: those of the representation.
     """
 
     def __init__(self, model: Model, views: Sequence[int] | None = None) -> None:

@@ -233,19 +233,21 @@ def find_verdict_text(
         else "More epochs or a larger encoder may help.",
     }
     metrics = collect_metrics_for_display([metric_keys])
-    exception = _describe_retrieval_gain(metrics, differences) if has_several_views else ""
-    verdict = _find_verdict_without_size_warning(metrics, differences, advice, exception)
+    if has_several_views:
+        retrieval_advice = _build_retrieval_advice_or_empty(metrics, differences)
+        advice = {row: text + retrieval_advice for row, text in advice.items()}
+    verdict = _find_verdict_without_size_warning(metrics, differences, advice)
     if verdict is None or num_test_items >= 50:  # one test item is then at most 2 points
         return verdict
     return f"Small test set of {pluralize(num_test_items, 'test item')}: differences may be noise. {verdict}"
 
 
 def _find_verdict_without_size_warning(
-    metrics: Sequence[Metric], differences: DifferencesByBaseline, advice: Mapping[str, str], exception: str
+    metrics: Sequence[Metric], differences: DifferencesByBaseline, advice_by_baseline: Mapping[str, str]
 ) -> str | None:
     """Return the verdict without the warning about a small test set.
 
-    A verdict against the trained encoder ends with its advice and `exception`.
+    A verdict for a baseline ends with the advice for it.
     """
     headline = choose_headline_metrics(metrics)
     gains: dict[str, dict[Metric, Difference]] = {}
@@ -260,7 +262,7 @@ def _find_verdict_without_size_warning(
             if gain.high < 0:
                 return (
                     f"Use {BASELINE_TITLES[row]}: on {metric.title_with_article} the trained encoder is worse by "
-                    f"{metric.format_difference(-gain)}. {advice[row]}{exception}"
+                    f"{metric.format_difference(-gain)}. {advice_by_baseline[row]}"
                 )
     no_better = [row for row, by_metric in compared.items() if not any(gain.low > 0 for gain in by_metric.values())]
     if no_better:
@@ -268,7 +270,7 @@ def _find_verdict_without_size_warning(
         measured = join_names([metric.title_with_article for metric in compared[simplest]])
         return (
             f"Use {BASELINE_TITLES[simplest]} for {measured}: the trained encoder is not significantly better there. "
-            f"{advice[simplest]}{exception}"
+            f"{advice_by_baseline[simplest]}"
         )
     smallest = {row: max(by_metric.items(), key=lambda item: item[1].low) for row, by_metric in compared.items()}
     reasons = [
@@ -278,8 +280,8 @@ def _find_verdict_without_size_warning(
     return f"Use the trained encoder: it is better {', and '.join(reasons)}."
 
 
-def _describe_retrieval_gain(metrics: Sequence[Metric], differences: DifferencesByBaseline) -> str:
-    """Return a sentence if retrieval beats all baselines, otherwise an empty string."""
+def _build_retrieval_advice_or_empty(metrics: Sequence[Metric], differences: DifferencesByBaseline) -> str:
+    """Build a sentence if retrieval beats all baselines, otherwise an empty string."""
     keys = {key for by_metric in differences.values() for key in by_metric}
     metric = next((one for one in metrics if one.group == "retrieval" and one.key in keys), None)
     if metric is None:
