@@ -87,7 +87,7 @@ class Scaled(TransformersTextEncoder):
 
 
 def test_custom_text_encoder_is_loaded_into_the_passed_module(tmp_path, monkeypatch):
-    monkeypatch.setattr(Scaled, "save_config", lambda self, folder: folder.mkdir())
+    monkeypatch.setattr(Scaled, "save_config_and_tokenizer", lambda self, folder: folder.mkdir())
     model = Model(Scaled(), [()], projection=0).eval()
     with torch.no_grad():
         model.tower(0).encoder.gain.copy_(torch.tensor([3.0, 5.0]))

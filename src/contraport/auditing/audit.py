@@ -79,7 +79,7 @@ def audit(arguments: dict[str, Any]) -> Audit | Any:
     (True, True)
     """
     options = AuditOptions(**(_merge_resumed_audit_options(arguments) if arguments.get("resume") else arguments))
-    full = _load_dataset(options)
+    full = _load_without_random_split(options)
     chosen, names = options.given_views, full.view_names
     views = tuple(resolve_view_index("given_views", view, names, full.shapes) for view in chosen or range(len(names)))
     check(len(set(views)) == len(views), f"given_views: must be different views, got {list(chosen)}.", "same")
@@ -296,7 +296,7 @@ def _check_new_or_empty(path: Path) -> None:
     check(is_empty, message, "exists")
 
 
-def _load_dataset(options: AuditOptions) -> Dataset:
+def _load_without_random_split(options: AuditOptions) -> Dataset:
     """Load the data to audit, without a random test split."""
     data = options.data
     if data is None:

@@ -315,7 +315,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         """Save the config and tokenizer of transformers encoders, without weights."""
         for number, encoder in enumerate(self.encoders):
             if isinstance(encoder, TransformersTextEncoder):
-                encoder.save_config(folder / f"encoder{number}")
+                encoder.save_config_and_tokenizer(folder / f"encoder{number}")
 
     @classmethod
     @accept_deprecated_keywords(trust="trust_remote_code")

@@ -131,7 +131,7 @@ class TransformersTextEncoder(nn.Module):
             mask = torch.zeros_like(tokens)
         return tokens.long(), mask
 
-    def save_config(self, folder: Path) -> None:
+    def save_config_and_tokenizer(self, folder: Path) -> None:
         """Save the config and tokenizer, without weights."""
         self.network.config.save_pretrained(folder)  # type: ignore[union-attr,operator]
         self.tokenizer.save_pretrained(folder)

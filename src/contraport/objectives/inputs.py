@@ -160,7 +160,7 @@ def zero_vectors_outside_mask(views: Sequence[Tensor], masks: object) -> tuple[T
     return tuple(masked)
 
 
-def unstack_views(views_or_stack: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def as_distinct_views(views_or_stack: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Convert separate or stacked views to distinct tensors.
 
     The stacked tensor is (n, views, d) or (n, views, t, d). A tensor given as two views becomes two tensors: rows and

@@ -26,10 +26,10 @@ from contraport.objectives.inputs import (
     NON_ITEM_OPTION_NAMES,
     CallInputs,
     ExtraNegatives,
+    as_distinct_views,
     check_views,
     parse_call_inputs,
     parse_extra_negatives,
-    unstack_views,
     zero_vectors_outside_mask,
 )
 from contraport.objectives.layouts import Block, Layout, LayoutTraits
@@ -249,7 +249,7 @@ def build_local_problem(
     else:
         if similarities is not None:
             views = _build_zero_views(layout, views, options, similarities)
-        views = unstack_views(views)
+        views = as_distinct_views(views)
         views = zero_vectors_outside_mask(views, masks) if sets else views
     inputs = parse_call_inputs(views, options, options.get("present"), sets=sets)
     if not traits.shared_columns:

@@ -158,7 +158,7 @@ def propose_partners(
         entries = order[np.unique(candidates.rows[order], return_index=True)[1]]  # the largest of each row
         better = candidates.scores[entries] > own_scores[exchangeable].cpu().numpy()
         entries = entries[better & (mass[entries] > np.maximum(own, slack))]
-        members = _assign_items_or_minus_one(entries, candidates, mass, contents[exchangeable.cpu().numpy()])
+        members = _item_per_proposal_or_minus_one(entries, candidates, mass, contents[exchangeable.cpu().numpy()])
         entries, members = entries[members >= 0], members[members >= 0]
         at = exchangeable[torch.from_numpy(candidates.rows[entries]).to(exchangeable.device)]
         partners[at] = exchangeable[torch.from_numpy(members).to(exchangeable.device)]
@@ -280,7 +280,7 @@ def solve_mass_and_slack(
     return rows[candidates.rows] * values * columns[candidates.columns], rows
 
 
-def _assign_items_or_minus_one(
+def _item_per_proposal_or_minus_one(
     proposed_entries: IntArray, candidates: CandidateScoreMatrix, mass: FloatArray, contents: IntArray
 ) -> IntArray:
     """Assign a distinct item to each proposal, or -1 if none is left.
