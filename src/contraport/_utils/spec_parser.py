@@ -62,11 +62,7 @@ def parse_spec(
 
 
 def build_from_spec(
-    argument: str,
-    spec: str,
-    classes: Mapping[str, Callable[..., T]],
-    *,
-    defaults: Mapping[str, object] | None = None,
+    argument: str, spec: str, classes: Mapping[str, Callable[..., T]], *, defaults: Mapping[str, object] | None = None
 ) -> T:
     """Build an object from the class name and arguments in a spec.
 

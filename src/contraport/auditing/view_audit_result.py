@@ -14,11 +14,7 @@ from contraport._utils.files import write_json, write_npz
 from contraport._utils.formatting import format_percent, join_names
 from contraport._utils.notebook_tables import format_html_rows
 from contraport.auditing.export_clean import dataset_to_arrays
-from contraport.auditing.pairs.view_log_odds import (
-    estimate_view_noise_rates,
-    mismatch_log_ratios,
-    right_view_log_odds,
-)
+from contraport.auditing.pairs.view_log_odds import estimate_view_noise_rates, mismatch_log_ratios, right_view_log_odds
 from contraport.auditing.result import Audit, compose_training_advice, write_csv_columns
 from contraport.data import Dataset
 from contraport.data.formats.array_files import read_npz

@@ -108,10 +108,7 @@ class CompareOptions(DataPreparationSettings, GridOptions):
         group="computing",
     )
     processes: int = option(
-        1,
-        "Number of training runs at once, distributed over the GPUs.",
-        check=int_in_range(1),
-        lifetime="machine",
+        1, "Number of training runs at once, distributed over the GPUs.", check=int_in_range(1), lifetime="machine"
     )
     device: str = training_device_field()
     out: str | Path | None = option(

@@ -18,12 +18,7 @@ from torch import Tensor
 
 from contraport._utils.lazy_imports import LazyModule
 from contraport._utils.text_bytes import is_text_shape
-from contraport.catalog.data_option_parsers import (
-    DOMAINS_BY_SHIFT,
-    CorruptionSpec,
-    DomainShiftSpec,
-    MismatchSpec,
-)
+from contraport.catalog.data_option_parsers import DOMAINS_BY_SHIFT, CorruptionSpec, DomainShiftSpec, MismatchSpec
 from contraport.data.dataset import Batch, Dataset
 from contraport.data.splits import Positions
 from contraport.data.stores import ArrayStore, StoreWrapper, TransformedStore

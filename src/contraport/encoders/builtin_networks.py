@@ -413,8 +413,7 @@ class SmallText(nn.Module):
         self.hasher = WordAndNgramHasher()
         self.table = nn.Embedding(NUM_HASH_BUCKETS, HASH_EMBEDDING_WIDTH)
         self.layers = nn.Sequential(
-            *build_linear_norm_relu(self.num_features, MLP_HIDDEN_WIDTH),
-            nn.Linear(MLP_HIDDEN_WIDTH, self.num_features),
+            *build_linear_norm_relu(self.num_features, MLP_HIDDEN_WIDTH), nn.Linear(MLP_HIDDEN_WIDTH, self.num_features)
         )
 
     def forward(self, text_bytes: Tensor) -> Tensor:

@@ -29,11 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.distributed import Processes, current_processes
-from contraport.engine.autograd_utilities import (
-    autocast_disabled,
-    differentiable_gradients,
-    is_in_torch_func,
-)
+from contraport.engine.autograd_utilities import autocast_disabled, differentiable_gradients, is_in_torch_func
 from contraport.engine.kernels import (
     Kernel,
     LogKernelFromUnit,

@@ -132,9 +132,7 @@ def inverse_ot(arguments: dict[str, Any]) -> LearnedCost:
     return result
 
 
-def _load_coupling_and_features(
-    options: InverseOTOptions,
-) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
+def _load_coupling_and_features(options: InverseOTOptions) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
     """Load the coupling matrix, and optional features of its rows and columns."""
     source = options.coupling
     features: dict[str, np.ndarray | None] = dict.fromkeys(FEATURE_OPTION_NAMES)

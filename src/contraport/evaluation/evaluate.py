@@ -306,9 +306,7 @@ def _compute_possible_finite_results(
     return results
 
 
-def _values_and_draws_by_encoder(
-    results: Mapping[str, EncoderResults],
-) -> Mapping[str, ValueAndDrawsByMetric]:
+def _values_and_draws_by_encoder(results: Mapping[str, EncoderResults]) -> Mapping[str, ValueAndDrawsByMetric]:
     """Return the value and bootstrap draws of each metric, by encoder.
 
     Only metrics with values per item are included. All encoders share the resamples. The items of link metrics are the
@@ -340,9 +338,7 @@ def _check_zero_shot_classes(context: EvalContext, classes: Sequence[str], run: 
     check(len(classes) == len(names or ()), message, "number")
 
 
-def _value_and_interval_by_direction(
-    results: EncoderResults,
-) -> dict[str, dict[str, dict[str, float]]]:
+def _value_and_interval_by_direction(results: EncoderResults) -> dict[str, dict[str, dict[str, float]]]:
     """Return the retrieval metrics from each view to another, with confidence intervals."""
     parts = {
         (part, key): part_result

@@ -30,8 +30,5 @@ __all__ = [
 ]
 
 __getattr__ = keep_deprecated_module_names(
-    __name__,
-    metric="register_metric",
-    metric_by_key="find_metric",
-    shared_titles_by_name="combined_titles_by_name",
+    __name__, metric="register_metric", metric_by_key="find_metric", shared_titles_by_name="combined_titles_by_name"
 )

@@ -213,13 +213,7 @@ class EvalContext:
     ) -> tuple[Tensor, ...]:
         """Embed two random views of each item, or all views without augmentation."""
         return embed_views(
-            self.encoder,
-            items,
-            self.views,
-            self.loader_config,
-            self.name,
-            project=project,
-            view_kind=view_kind,
+            self.encoder, items, self.views, self.loader_config, self.name, project=project, view_kind=view_kind
         )
 
     @cached_property

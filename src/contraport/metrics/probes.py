@@ -143,11 +143,7 @@ def confusion_matrix(probe: Pipeline, test_x: Tensor, test_y: Tensor) -> np.ndar
 
 
 def few_label_accuracy_per_item(
-    train_x: Tensor,
-    train_y: Tensor,
-    test_x: Tensor,
-    test_y: Tensor,
-    count_from_class_size: Callable[[int], int],
+    train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor, count_from_class_size: Callable[[int], int]
 ) -> np.ndarray[Any, Any]:
     """Return the share of few-label probes that classify each test item correctly, `(m,)`.
 

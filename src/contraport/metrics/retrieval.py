@@ -13,14 +13,7 @@ from torch import Tensor
 
 from contraport._utils.vector_search import top_products_and_indices
 from contraport.data.duplicate_groups import first_indices
-from contraport.errors import (
-    UsageError,
-    check,
-    check_all_values,
-    check_integer,
-    check_positive,
-    type_and_shape,
-)
+from contraport.errors import UsageError, check, check_all_values, check_integer, check_positive, type_and_shape
 
 MAX_COSINES_IN_MEMORY = 1 << 24
 """Number of cosines held in memory at a time: 64 MiB."""

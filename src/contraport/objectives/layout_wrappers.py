@@ -12,14 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.engine import SimilarityExclusion, normalize
-from contraport.errors import (
-    check,
-    check_finite,
-    check_integer,
-    check_nonempty_sequence,
-    check_positive,
-    check_type,
-)
+from contraport.errors import check, check_finite, check_integer, check_nonempty_sequence, check_positive, check_type
 from contraport.objectives.layouts import Block, Layout, LayoutTraits
 from contraport.options import accept_deprecated_keywords
 

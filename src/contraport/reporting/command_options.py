@@ -6,13 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from contraport.options import (
-    TRAIN_AND_REPORT_EXTRAS,
-    BaseOptions,
-    Command,
-    option,
-    option_metadata,
-)
+from contraport.options import TRAIN_AND_REPORT_EXTRAS, BaseOptions, Command, option, option_metadata
 from contraport.runs.shared_options import Run
 
 

@@ -40,14 +40,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import yaml
 
-from contraport._utils.files import (
-    atomic_write,
-    delete_paths,
-    list_leftovers,
-    stage_files,
-    write_npz,
-    write_text,
-)
+from contraport._utils.files import atomic_write, delete_paths, list_leftovers, stage_files, write_npz, write_text
 from contraport._utils.formatting import format_options, to_file_name
 from contraport._utils.locks import LOCK_FILE
 from contraport.errors import check, check_creatable, translate_write_errors

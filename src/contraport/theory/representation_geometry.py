@@ -13,14 +13,7 @@ from torch import Tensor, nn
 
 from contraport.catalog.objectives import alpha_cl, direct_clr, nt_xent, quadratic
 from contraport.engine import normalize
-from contraport.errors import (
-    check,
-    check_integer,
-    check_nonempty_sequence,
-    check_type,
-    format_value,
-    is_number,
-)
+from contraport.errors import check, check_integer, check_nonempty_sequence, check_type, format_value, is_number
 from contraport.metrics.embedding_geometry import centered_singular_values, effective_rank
 from contraport.metrics.retrieval import check_labels, check_points
 from contraport.objectives.loss import Loss

@@ -124,11 +124,7 @@ def run_training_loop(
 
 
 def _build_callbacks(
-    components: TrainingComponents,
-    run: RunFolder,
-    settings: Settings,
-    metrics_writer: MetricsWriter,
-    stop: StopRequest,
+    components: TrainingComponents, run: RunFolder, settings: Settings, metrics_writer: MetricsWriter, stop: StopRequest
 ) -> list[Callback]:
     """Build the callbacks that the settings choose, in the order of their calls."""
     metrics = [metric for metric, _ in list_scheduled_metrics(settings)]

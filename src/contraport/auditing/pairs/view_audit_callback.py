@@ -28,11 +28,7 @@ from contraport.auditing.pairs.paired_features import (
     encode_and_project_views,
     has_only_vector_views,
 )
-from contraport.auditing.pairs.view_log_odds import (
-    estimate_view_noise_rates,
-    mismatch_log_ratios,
-    right_view_log_odds,
-)
+from contraport.auditing.pairs.view_log_odds import estimate_view_noise_rates, mismatch_log_ratios, right_view_log_odds
 from contraport.runs import RunFolder
 
 

@@ -238,13 +238,7 @@ def draw_corruption_curves(
             x, y = zip(*values, strict=True)
             lines.append(build_line_trace(run, x, y, **style | settings))
     y_axis = {"tickformat": PERCENT_TICK_FORMAT, "range": [max(0.0, lowest_accuracy - 0.05), 1.0]}
-    return build_figure(
-        lines,
-        height=210,
-        hovermode="x unified",
-        x=build_titled_axis("severity", dtick=1),
-        y=y_axis,
-    )
+    return build_figure(lines, height=210, hovermode="x unified", x=build_titled_axis("severity", dtick=1), y=y_axis)
 
 
 def _parse_severity(metric: Metric) -> int:

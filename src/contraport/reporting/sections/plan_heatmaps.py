@@ -7,13 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from contraport.plots.plan_plots import (
-    MAX_DECADES,
-    LogScale,
-    clipped_log10,
-    excludes_self_pairs,
-    share_on_target,
-)
+from contraport.plots.plan_plots import MAX_DECADES, LogScale, clipped_log10, excludes_self_pairs, share_on_target
 from contraport.plots.plot_inputs import Array
 from contraport.reporting.html_page_parts import PageAssets, PlotElement, Section
 from contraport.reporting.plotly_figures import (

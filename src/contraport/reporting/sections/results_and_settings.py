@@ -97,11 +97,7 @@ def _add_run_difference_plots(assets: PageAssets, metrics: Sequence[Metric]) -> 
             low = [100 * (gain.value - gain.low) for _, gain in own]
             bars = {"type": "data", "symmetric": False, "array": high, "arrayminus": low, "color": run.color}
             texts = [metric.format_difference(gain) for metric, gain in own]
-            marker = {
-                "color": run.color,
-                "size": 9,
-                "symbol": MARKER_SYMBOLS[place % len(MARKER_SYMBOLS)],
-            }
+            marker = {"color": run.color, "size": 9, "symbol": MARKER_SYMBOLS[place % len(MARKER_SYMBOLS)]}
             style = {"mode": "markers", "marker": marker, "error_x": bars | {"thickness": 2, "width": 4}}
             hover = {"customdata": texts, "hovertemplate": "%{customdata}<extra>%{fullData.name}</extra>"}
             traces.append(build_line_trace(run, x, y, **style, **hover))

@@ -140,11 +140,7 @@ def write_checkpoint(run: RunFolder, loop: Loop, path: Path) -> None:
         }
         if not is_main_process():
             return
-        with (
-            run.translate_write_errors(),
-            atomic_write(path, checksum=True) as temporary,
-            temporary.open("wb") as file,
-        ):
+        with run.translate_write_errors(), atomic_write(path, checksum=True) as temporary, temporary.open("wb") as file:
             _save_or_raise_os_error(checkpoint, file)
 
 

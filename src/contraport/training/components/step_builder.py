@@ -24,15 +24,7 @@ from contraport.distributed import use_local_batch
 from contraport.embedding import LoaderConfig
 from contraport.encoders import InitialWeights, Model
 from contraport.errors import UsageError, check, rename_argument
-from contraport.objectives import (
-    Cross,
-    Loss,
-    Objective,
-    Pairs,
-    TemperatureSchedule,
-    WeightsFromPlan,
-    matryoshka,
-)
+from contraport.objectives import Cross, Loss, Objective, Pairs, TemperatureSchedule, WeightsFromPlan, matryoshka
 from contraport.objectives.component_specs import replace_components
 from contraport.objectives.loss_schedules import (
     CONSTRAINTS,

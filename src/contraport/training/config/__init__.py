@@ -5,12 +5,7 @@ written.
 """
 
 from contraport.training.config.data_options import DataPreparationSettings, DataSettings
-from contraport.training.config.settings import (
-    RECORDED_OPTIONS_BY_NAME,
-    TRAIN_OPTIONS,
-    Settings,
-    check_config_types,
-)
+from contraport.training.config.settings import RECORDED_OPTIONS_BY_NAME, TRAIN_OPTIONS, Settings, check_config_types
 
 __all__ = [
     "RECORDED_OPTIONS_BY_NAME",

@@ -146,8 +146,7 @@ class DataPreparationSettings(BaseOptions):
         check=int_in_range(4),
     )
     given_views: Sequence[int | str] = option(
-        (),
-        "Views of the data to use: names (columns of a table, `view0` of an .npz) or numbers from 0; default: all.",
+        (), "Views of the data to use: names (columns of a table, `view0` of an .npz) or numbers from 0; default: all."
     )
     root: str | Path | None = option(
         None, "Folder with the files of named data (see `contraport list data`).", lifetime="machine"

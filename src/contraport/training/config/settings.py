@@ -11,11 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from contraport.errors import UsageError, check
-from contraport.options import (
-    get_declared_options,
-    matches_type,
-    to_config_value,
-)
+from contraport.options import get_declared_options, matches_type, to_config_value
 from contraport.training.config.data_options import (
     DataPreparationSettings,
     DataSettings,

@@ -47,11 +47,7 @@ _PARAMETER_NAMES_BY_KIND: Mapping[str, tuple[str, ...]] = {
 }
 """Names of the parameters of each kind of target, such as alpha and beta of ``domains:alpha=0.1,beta=0``."""
 
-_BATCH_INDEPENDENT_TARGET_BY_KIND: Mapping[str, type[Target]] = {
-    "pairs": Pairs,
-    "labels": Labels,
-    "domains": Domains,
-}
+_BATCH_INDEPENDENT_TARGET_BY_KIND: Mapping[str, type[Target]] = {"pairs": Pairs, "labels": Labels, "domains": Domains}
 """Classes of targets that are the same for all batches, by kind."""
 
 
