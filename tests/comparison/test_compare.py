@@ -51,7 +51,6 @@ from contraport.comparison.summary_sentences import explain_verdict
 from contraport.comparison.tuning import (
     SEARCH_RANGE_BY_SETTING,
     LogSearchRange,
-    build_cell_from_trial,
     build_search_space,
     build_trial_cells,
     find_best_trial_if_all_done,
@@ -356,7 +355,9 @@ def test_only_selected_settings_remain_after_a_search(tmp_path: Path, capsys: py
 
     assert num_remaining_after(first, values={"knn": 0.5}) == "5"
     assert num_remaining_after(second, values={"knn": 0.9}) == "4"
-    assert num_remaining_after(build_cell_from_trial(second, 0), values={"knn": 0.9}, references={"raw": {}}) == "3"
+    selected = {name: value for name, value in second.options.items() if name != "validation"}
+    final = Cell(second.row, second.column, selected | {"seed": 0})
+    assert num_remaining_after(final, values={"knn": 0.9}, references={"raw": {}}) == "3"
     num_remaining_after(first, failed="the loss is nan")
     assert num_remaining_after(second, failed="the loss is nan") == "3", (
         "expected no training without selected settings"

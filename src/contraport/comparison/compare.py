@@ -42,7 +42,6 @@ from contraport.comparison.statistics_and_verdicts import (
     list_differences_of_unknown_seed_variance,
 )
 from contraport.comparison.tuning import (
-    build_cell_from_trial,
     build_search_space,
     build_trial_cells,
     find_best_trial_if_all_done,
@@ -227,7 +226,8 @@ def _list_table_cells_ready_to_run(
         if own_trials is None:
             cells.append(cell)
         elif (best := find_best_trial_if_all_done(own_trials, results, selection_metric)) is not None:
-            cells.append(build_cell_from_trial(best, cell.seed))
+            options = {key: value for key, value in best.options.items() if key != "validation"}
+            cells.append(Cell(best.row, best.column, {**options, "seed": cell.seed}))
     return cells
 
 

@@ -126,9 +126,3 @@ def find_best_trial_if_all_done(
     sign = -1 if metric.better_direction == "lower" else 1
     _, best = max(succeeded, key=lambda one: sign * one[0], default=(None, None))
     return best
-
-
-def build_cell_from_trial(trial: Cell, seed: int) -> Cell:
-    """Build a training run with a search trial's settings, but another seed."""
-    options = {key: value for key, value in trial.options.items() if key != "validation"}
-    return Cell(trial.row, trial.column, {**options, "seed": seed})

@@ -29,9 +29,6 @@ from contraport.training.config import RECORDED_OPTIONS_BY_NAME
 EncoderResults = Mapping[str, MetricResult | float]
 """Results of one encoder, by metric key."""
 
-_MetricValuesByEncoder = Mapping[str, Mapping[str, float]]
-"""Metric values by encoder, such as "trained" or a baseline, and metric key."""
-
 DifferencesByBaseline = Mapping[str, Mapping[str, Difference]]
 """Differences of the trained encoder from a baseline, by baseline and metric key."""
 
@@ -176,16 +173,17 @@ def build_zero_width_interval_notes(results: EncoderResults) -> list[str]:
 
 
 def build_worsened_geometry_notes(
-    values: _MetricValuesByEncoder, differences: DifferencesByBaseline = MappingProxyType({})
+    values_by_encoder: Mapping[str, Mapping[str, float]], differences: DifferencesByBaseline = MappingProxyType({})
 ) -> list[str]:
     """Return a note if training worsened alignment or uniformity.
 
     Differences that are not significant are ignored.
     """
-    baseline = next((name for name in INITIAL_ENCODER_BASELINE_TITLES if name in values), None)
+    baseline = next((name for name in INITIAL_ENCODER_BASELINE_TITLES if name in values_by_encoder), None)
     if baseline is None:
         return []
-    after, before, intervals = values["trained"], values[baseline], differences.get(baseline, {})
+    after, before = values_by_encoder["trained"], values_by_encoder[baseline]
+    intervals = differences.get(baseline, {})
     worse, better = [], []
     for metric in collect_metrics_for_display([after.keys() & before.keys() & {"alignment", "uniformity"}]):
         if metric.key in intervals and not intervals[metric.key].is_significant:

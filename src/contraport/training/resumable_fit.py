@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal, NamedTuple, cast
+from typing import Literal, cast
 
 import torch
 from rich.console import Console
@@ -42,13 +42,6 @@ from contraport.training.parallelism import gather_sharded_state, select_trainin
 from contraport.training.run_folder_setup import drop_metrics_after
 
 
-class FinishedTraining(NamedTuple):
-    """Training loop and metrics writer of a finished run."""
-
-    loop: Loop
-    metrics_writer: MetricsWriter
-
-
 def run_training_loop(
     components: TrainingComponents,
     run: RunFolder,
@@ -58,7 +51,7 @@ def run_training_loop(
     loggers: Sequence[Logger],
     console: Console,
     epoch_end_metrics: EpochEndMetrics | None = None,
-) -> FinishedTraining:
+) -> tuple[Loop, MetricsWriter]:
     """Train from the last checkpoint to the end of the training.
 
     Raises:
@@ -120,7 +113,7 @@ def run_training_loop(
     if unsharded is not None:
         unsharded.load_state_dict(gather_sharded_state(module.model.state_dict()))
         module.model = unsharded
-    return FinishedTraining(loop, metrics_writer)
+    return loop, metrics_writer
 
 
 def _build_callbacks(
