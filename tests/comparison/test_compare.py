@@ -172,7 +172,7 @@ def test_references_use_the_representation_of_their_row(tmp_path: Path) -> None:
     options = SMALL | {"objectives": ["info-nce"], "over": ["representation=concatenate,projection"], "seeds": 1}
     grid = build_grid(options | {"out": tmp_path})
     rows = ["info-nce, representation concatenate", "info-nce, representation projection"]
-    assert [*grid.untrained_encoder_changes_by_row] == rows
+    assert [*grid.encoder_changes_by_reference_row] == rows
     result = compare(**options, out=tmp_path)
     names = ["untrained encoder", "raw inputs", "untrained encoder, representation projection"]
     assert [*result.reference_metrics] == names
@@ -186,12 +186,12 @@ def test_references_use_the_representation_of_their_row(tmp_path: Path) -> None:
 def test_rows_with_the_same_encoder_share_references(tmp_path: Path) -> None:
     rows = ["info-nce", "simsiam", "gca-uot:relaxation=0.2", "info-nce:encoder=small-cnn", "nt-xent:encoder=small-cnn"]
     grid = build_grid(SMALL | {"objectives": rows, "baseline": "gca-uot:relaxation=0.2", "out": tmp_path})
-    assert grid.untrained_encoder_changes_by_row == {
+    assert grid.encoder_changes_by_reference_row == {
         "gca-uot:relaxation=0.2": {},
         "info-nce:encoder=small-cnn": {"encoder": "small-cnn"},
     }
     suite = build_grid({"suite": "multiview", "out": tmp_path})
-    assert [*suite.untrained_encoder_changes_by_row] == ["2 views"], "expected one reference row for all rows"
+    assert [*suite.encoder_changes_by_reference_row] == ["2 views"], "expected one reference row for all rows"
 
 
 def test_job_results_and_commands(tmp_path: Path) -> None:

@@ -445,7 +445,7 @@ def _reference_metrics_by_name_and_column(
     References are evaluated with the first seed only.
     """
     values: dict[str, dict[str, dict[str, float]]] = {}
-    for row, differing in grid.untrained_encoder_changes_by_row.items():
+    for row, differing in grid.encoder_changes_by_reference_row.items():
         suffix = "".join(f", {key} {value}" for key, value in differing.items())
         for key, name in BASELINE_TITLES.items():
             if key == "raw" and not {"given_views", "image_size"} & differing.keys() and differing:

@@ -156,7 +156,7 @@ class Grid:
         return [self.build_cell(row, column, seed) for seed, column, row in places]
 
     @cached_property
-    def untrained_encoder_changes_by_row(self) -> dict[str, dict[str, Any]]:
+    def encoder_changes_by_reference_row(self) -> dict[str, dict[str, Any]]:
         """Encoder options that differ from the baseline's, by row, once per distinct encoder.
 
         The untrained encoder and the raw inputs are evaluated too for these reference rows: the baseline, and the first

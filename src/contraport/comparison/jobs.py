@@ -118,7 +118,7 @@ def build_cell_job(grid: Grid, cell: Cell) -> CellJob:
         to_config_value(cell.options),
         grid.machine_options,
         tuple(grid.compare_options.metrics),
-        evaluates_references=is_first and cell.row.name in grid.untrained_encoder_changes_by_row,
+        evaluates_references=is_first and cell.row.name in grid.encoder_changes_by_reference_row,
     )
 
 

@@ -37,7 +37,7 @@ from contraport.objectives.point_set_transport import WeightsFromPlan
 from contraport.objectives.targets import Matrix, PairList, Target, TargetPlan
 from contraport.objectives.targets.feature_targets import select_row_and_column_features
 
-OPTION_NAMES_CHECKED_BEFORE_GATHER = (
+OPTION_NAMES_COMPARED_BEFORE_GATHER = (
     "views", "target", "weights", "labels", "domains", "ids", "column_weights", "features", "negatives",
     "negative_ids", "shared_negatives", "present", "temperature",
 )  # fmt: skip
@@ -352,7 +352,7 @@ def _gather_sizes_and_check_options(processes: Processes, problem: MatchingProbl
     """
     forms, views = _types_and_row_shapes_by_option(problem), problem.inputs.views
     negatives = 0 if problem.negatives is None else len(problem.negatives.embeddings)
-    complete = {name: forms.get(name, "none") for name in OPTION_NAMES_CHECKED_BEFORE_GATHER}
+    complete = {name: forms.get(name, "none") for name in OPTION_NAMES_COMPARED_BEFORE_GATHER}
     # Checksums, not texts: one small gather of integers in the usual case; texts are only sent for an error.
     codes = [zlib.crc32(text.encode()) for text in complete.values()]
     gathered = processes.gather_integers(
@@ -363,7 +363,7 @@ def _gather_sizes_and_check_options(processes: Processes, problem: MatchingProbl
         rank = accepted.index(0)
         message = processes.gather_strings("")[rank]
         raise UsageError(f"call: rejected by process {rank}: {message}", kind="refused")
-    for name, theirs in zip(OPTION_NAMES_CHECKED_BEFORE_GATHER, codes_by_option, strict=True):
+    for name, theirs in zip(OPTION_NAMES_COMPARED_BEFORE_GATHER, codes_by_option, strict=True):
         if len(set(theirs)) > 1:
             texts = processes.gather_strings(complete[name])
             other = next(rank for rank, text in enumerate(texts) if text != texts[0])
@@ -380,7 +380,7 @@ def send_error_to_processes(views: Sequence[object], error: Exception) -> None:
     processes = current_processes()
     if processes.size > 1:
         device = next((view.device for view in views if isinstance(view, Tensor)), processes.collective_device)
-        processes.gather_integers([0] * (4 + len(OPTION_NAMES_CHECKED_BEFORE_GATHER)), device)
+        processes.gather_integers([0] * (4 + len(OPTION_NAMES_COMPARED_BEFORE_GATHER)), device)
         processes.gather_strings(str(error))
 
 
