@@ -59,9 +59,21 @@ class Transport:
     def value(self) -> Tensor:
         """Value of the problem, cost plus entropic regularizer plus marginal penalty.
 
-        The regularizer is temperature KL(P | a x b), or temperature sum P (log P - 1) with ``reference="counting"``.
+        The regularizer is temperature KL(P | a x b), or temperature sum P (log P - 1) with ``reference="counting"``;
+        for `Tsallis` of order q, temperature sum P^q / (q (q - 1)); for `Exact` there is none.
+
+        The gradient of `Exact` is taken with the plan held fixed, which is right wherever the optimal plan is unique.
+        That of `Tsallis` is the plan in the costs, and the dual potentials in the masses; its plan and cost are
+        differentiable where the set of pairs with mass does not change.
         """
         plan, constraint = self.plan, self.constraint
+        if isinstance(constraint, Exact):
+            return self.cost
+        if isinstance(constraint, Tsallis):
+            order, masses = constraint.order, cast(DenseTsallisPlan, plan).masses
+            present = masses > 0
+            powers = torch.where(present, torch.where(present, masses, 1) ** order, 0).sum() / (order * (order - 1))
+            return self.cost + (self._temperature * powers).to(self.cost)
         assert isinstance(constraint, SinkhornConstraint)
         rows, columns = plan.log_row_mass().exp(), plan.log_column_mass().exp()
         log_a, log_b = self.marginals
@@ -119,39 +131,6 @@ class Transport:
     def __repr__(self) -> str:
         n, m = self.plan.shape
         return f"Transport({n} x {m}, {self.constraint!r}, value={self.value.item():.6g}, iterations={self.iterations})"
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class ExactTransport(Transport):
-    """Solution of an exact transport problem, whose value is the transport cost.
-
-    The gradient is taken with the plan held fixed, which is exact wherever the optimal plan is unique.
-    """
-
-    plan: DensePlan
-
-    @cached_property
-    def value(self) -> Tensor:
-        return self.cost
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class TsallisTransport(Transport):
-    """Solution of a transport problem with a Tsallis regularizer (quadratic at order 2).
-
-    The value is <C, P> + temperature sum P^q / (q (q - 1)). Its gradient in the costs is the plan, and in the masses
-    the dual potentials. Plan and cost are differentiable where the set of pairs with mass does not change.
-    """
-
-    plan: DenseTsallisPlan
-
-    @cached_property
-    def value(self) -> Tensor:
-        order = cast(Tsallis, self.constraint).order
-        masses = self.plan.masses
-        present = masses > 0
-        powers = torch.where(present, torch.where(present, masses, 1) ** order, 0).sum() / (order * (order - 1))
-        return self.cost + (self._temperature * powers).to(self.cost)
 
 
 def transport(
@@ -226,11 +205,9 @@ def transport(
             check(close, message, "total")
         if isinstance(constraint, Tsallis):
             tsallis = solve_dense_tsallis(geometry, constraint.order, constraint.mass_constraint, log_a, log_b)
-            return TsallisTransport(tsallis, constraint, (log_a, log_b), kernel)
+            return Transport(tsallis, constraint, (log_a, log_b), kernel)
         is_uniform = isinstance(constraint, Exact) and a is None and b is None
         (plan,) = constraint(geometry, PlanRequest(None if is_uniform else (log_a, log_b)))
-    if isinstance(constraint, Exact):
-        return ExactTransport(cast(DensePlan, plan), constraint, (log_a, log_b), kernel)
     return Transport(plan, constraint, (log_a, log_b), kernel)
 
 

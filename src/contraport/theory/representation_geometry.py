@@ -113,34 +113,25 @@ def compare_collapse(
     )
 
 
-class _ResidualEncoder(nn.Module):
-    """Encoder of a linear layer and one residual block."""
-
-    def __init__(self, num_inputs: int, num_outputs: int) -> None:
-        super().__init__()
-        self.first = nn.Linear(num_inputs, num_outputs)
-        second, third = (nn.Linear(num_outputs, num_outputs) for _ in range(2))
-        self.block = nn.Sequential(nn.ReLU(), second, nn.ReLU(), third)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h: Tensor = self.first(x)
-        return h.add(self.block(h))
-
-
 @torch.random.fork_rng(devices=[])
 def _train_and_encode(x: Tensor, objective: Loss, features: int, masked: float, iterations: int, seed: int) -> Tensor:
-    """Train an encoder on masked views and return the items' representation, (n, F)."""
+    """Train a residual encoder on masked views and return the items' representation, (n, F)."""
     seed_torch_generators(derive_torch_seed("theory.collapse", seed), "cpu")
-    encoder = _ResidualEncoder(x.shape[1], features)
-    optimizer = torch.optim.Adam(encoder.parameters(), 1e-3)
+    first, second, third = (nn.Linear(size, features) for size in (x.shape[1], features, features))
+    block = nn.Sequential(nn.ReLU(), second, nn.ReLU(), third)
+
+    def encode(x: Tensor) -> Tensor:
+        h: Tensor = first(x)
+        return h.add(block(h))
+
+    optimizer = torch.optim.Adam([*first.parameters(), *block.parameters()], 1e-3)
     for _ in range(iterations):
-        views = [encoder(x * (torch.rand_like(x) >= masked)) for _ in range(2)]
+        views = [encode(x * (torch.rand_like(x) >= masked)) for _ in range(2)]
         optimizer.zero_grad()
         objective(*views).backward()
         optimizer.step()
     with torch.no_grad():
-        representation: Tensor = encoder(x)
-    return representation
+        return encode(x)
 
 
 @keep_deprecated_attributes(names="class_names", means="class_mean_cosines")
