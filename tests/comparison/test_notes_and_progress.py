@@ -199,7 +199,7 @@ def test_progress_lines_estimate_the_remaining_time(monkeypatch: pytest.MonkeyPa
             report_progress(cell, {"measures": ["knn"], "failed": "the loss is nan"})
     assert written.getvalue().splitlines() == [
         "1/2  info-nce on digits, standard, seed 0: the loss is nan  about 10 minutes left",
-        "2/2  gca-ince on digits, standard, seed 0: the loss is nan  under a minute left",
+        "2/2  gca-ince on digits, standard, seed 0: the loss is nan",
     ]
 
 

@@ -59,7 +59,7 @@ from contraport.options import to_config_value
 from contraport.training.components.assembly import TrainingComponents, build_components
 from contraport.training.components.data_builder import build_dataset
 from contraport.training.config import Settings
-from contraport.training.dry_run import train_timed_steps
+from contraport.training.dry_run import format_duration, train_timed_steps
 from contraport.training.run_folder_setup import resolve_settings
 from contraport.training.train import reduce_default_batch_size
 
@@ -297,24 +297,10 @@ def _print_training_estimate(
     console.print(message, highlight=False, soft_wrap=True)
     if seconds_per_training is not None:
         rounds = num_missing / min(grid.compare_options.processes, num_missing)
-        total = format_rough_duration(seconds_per_training * rounds)
+        total = format_duration(seconds_per_training * rounds)
         each = f"{seconds_per_training:,.0f} s" if seconds_per_training >= 1 else "under 1 s"
-        message = f"estimate: {each} per training run, {total} in all, without the evaluations"
+        message = f"estimate: {each} per training run, about {total} in all, without the evaluations"
         console.print(message, highlight=False, soft_wrap=True)
-
-
-def format_rough_duration(seconds: float) -> str:
-    """Format a duration in rounded minutes or hours, such as "about 30 minutes".
-
-    >>> format_rough_duration(20), format_rough_duration(70), format_rough_duration(1800), format_rough_duration(9000)
-    ('under a minute', 'about 1 minute', 'about 30 minutes', 'about 2.5 hours')
-    """
-    minutes = round(seconds / 60)
-    if minutes < 1:
-        return "under a minute"
-    if minutes < 120:
-        return f"about {pluralize(minutes, 'minute')}"
-    return f"about {seconds / 3600:.1f} hours"
 
 
 @contextmanager
@@ -329,9 +315,10 @@ def _provide_progress_callback(console: Console | None, total: int) -> Iterator[
         def print_line(cell: Cell, result: JobResult) -> None:
             nonlocal done
             done += 1
-            left = format_rough_duration((time.monotonic() - started) / done * (total - done))
+            seconds = (time.monotonic() - started) / done * (total - done)
+            left = f"  about {format_duration(seconds)} left" if done < total else ""
             console.print(
-                f"{done}/{total}  {_describe_first_metric_or_failure(cell, result)}  {left} left",
+                f"{done}/{total}  {_describe_first_metric_or_failure(cell, result)}{left}",
                 highlight=False,
                 soft_wrap=True,
             )

@@ -12,7 +12,7 @@ from typing import NamedTuple, cast
 
 import torch
 
-from contraport._utils.formatting import format_significant
+from contraport._utils.formatting import format_significant, pluralize
 from contraport._utils.progress import ProgressBars
 from contraport.data import Batch
 from contraport.data.data_loader import ClosableDataLoader
@@ -55,8 +55,8 @@ class DryRunResult(NamedTuple):
         'estimate: 6 minutes on cpu (1 minute to encode the items once, 600 steps of 0.5 s); peak memory 3.0 GiB'
         """
         cache_seconds = self.feature_cache_seconds
-        encoding = f"{_format_duration(cache_seconds)} to encode the items once, " if cache_seconds else ""
-        total = _format_duration(cache_seconds + steps * self.median_step_seconds)
+        encoding = f"{format_duration(cache_seconds)} to encode the items once, " if cache_seconds else ""
+        total = format_duration(cache_seconds + steps * self.median_step_seconds)
         each = format_significant(self.median_step_seconds)
         return (
             f"estimate: {total} on {self.device} ({encoding}{steps:,} steps of {each} s); "
@@ -165,14 +165,14 @@ def _synchronize_device(device: torch.device) -> None:
         torch.mps.synchronize()
 
 
-def _format_duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Format a duration in seconds, minutes or hours.
 
-    >>> _format_duration(59.4), _format_duration(61), _format_duration(3 * 3600)
+    >>> format_duration(59.4), format_duration(61), format_duration(3 * 3600)
     ('59 seconds', '1 minute', '3.0 hours')
     """
     if seconds < 60:
-        return f"{max(1, round(seconds))} second{'s' if round(seconds) > 1 else ''}"
+        return pluralize(max(1, round(seconds)), "second")
     if seconds < 2 * 3600:
-        return f"{round(seconds / 60)} minute{'s' if round(seconds / 60) > 1 else ''}"
+        return pluralize(round(seconds / 60), "minute")
     return f"{seconds / 3600:.1f} hours"

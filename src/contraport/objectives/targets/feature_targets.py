@@ -78,7 +78,7 @@ class SoftNeighbors(Target):
     def for_transposed_block(self) -> SoftNeighbors:
         if self.features is None:
             return replace(self, _transposed=not self._transposed)
-        return replace(self, features=_swap_views(self.features))
+        return replace(self, features=self.features[::-1]) if isinstance(self.features, tuple) else self
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -122,7 +122,7 @@ class Neighbors(Target):
         return SparseTargetPlan(rows, nearest.indices[compared], share[rows], block.shape)
 
     def for_transposed_block(self) -> Neighbors:
-        return Neighbors(_swap_views(self.features), self.neighbors)
+        return replace(self, features=self.features[::-1]) if isinstance(self.features, tuple) else self
 
 
 def select_row_and_column_features(attributes: Attributes, block: Block, *, transposed: bool) -> tuple[Tensor, Tensor]:
@@ -167,11 +167,6 @@ def _get_row_and_column_features(views: tuple[Tensor, ...], block: Block) -> tup
     x, y = (stacked, stacked) if same else (views[0], views[1])
     x, y = (x, y) if selection is None else (x[selection[0]], y[selection[1]])
     return x, x if same else y
-
-
-def _swap_views(features: Tensor | tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
-    """Return the features of the views in reverse order."""
-    return features[::-1] if isinstance(features, tuple) else features
 
 
 @dataclass(frozen=True, eq=False)
