@@ -82,10 +82,20 @@ def write_clean_data(
             result, cleaning, path, data=str(data), dataset=dataset, repaired_view=repaired_view
         )
     elif suffix in tables.TABLE_SUFFIXES:
-        path = folder / f"{FILE_STEM_BY_CLEANING[cleaning]}{suffix}"
-        _write_cleaned_table(
-            result, cleaning, path, data=Path(data), rows=rows, repaired_view=repaired_view, columns=columns
-        )
+        path, data = folder / f"{FILE_STEM_BY_CLEANING[cleaning]}{suffix}", Path(data)
+        read = TableRows(tables.read_table(data, columns))
+        exploded, sources = read.explode_with_source_rows(infer_roles_from_values(read, columns, str(data)).views)
+        table = exploded.read()
+        # Parsing a .csv and writing it would reformat untouched cells, so they are copied as text.
+        source = tables.read_csv_as_text(data) if suffix == ".csv" else table
+        edits = RowEdits.from_audit(result, cleaning, np.flatnonzero(np.isin(sources, rows)), len(table))
+        edited = tables.replace_view_columns(
+            table, source, columns, str(data), view=repaired_view,
+            partner_rows=edits.partner_rows, kept_row_mask=edits.is_kept, old_path=data, new_path=path,
+        )  # fmt: skip
+        if edits.sample_weights is not None:
+            edited = tables.set_number_column(edited, SAMPLE_WEIGHT_COLUMN, edits.sample_weights)
+        tables.write_table(edited, path)
     elif cleaning == "weigh" and suffix != ".npz":
         path = folder / "weights.npy"
         weights = RowEdits.from_audit(result, cleaning, rows, int(rows.max()) + 1).sample_weights
@@ -104,32 +114,6 @@ def write_clean_data(
             path, _edit_training_arrays(arrays, RowEdits.from_audit(result, cleaning, audited, len(arrays[view])), view)
         )
     return path
-
-
-def _write_cleaned_table(
-    result: Audit,
-    cleaning: Cleaning,
-    path: Path,
-    *,
-    data: Path,
-    rows: NDArray[np.int64],
-    repaired_view: int,
-    columns: dict[str, Any] | None,
-) -> None:
-    """Write the cleaned table in the format of the source."""
-    read = TableRows(tables.read_table(data, columns))
-    exploded, sources = read.explode_with_source_rows(infer_roles_from_values(read, columns, str(data)).views)
-    table = exploded.read()
-    # Parsing a .csv and writing it would reformat untouched cells, so they are copied as text.
-    source = tables.read_csv_as_text(data) if data.suffix == ".csv" else table
-    edits = RowEdits.from_audit(result, cleaning, np.flatnonzero(np.isin(sources, rows)), len(table))
-    edited = tables.replace_view_columns(
-        table, source, columns, str(data),
-        view=repaired_view, partner_rows=edits.partner_rows, kept_row_mask=edits.is_kept, old_path=data, new_path=path,
-    )  # fmt: skip
-    if edits.sample_weights is not None:
-        edited = tables.set_number_column(edited, SAMPLE_WEIGHT_COLUMN, edits.sample_weights)
-    tables.write_table(edited, path)
 
 
 def _write_cleaned_coupling_folder(

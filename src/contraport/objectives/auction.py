@@ -148,27 +148,12 @@ def solve_assignment_and_potentials(
         columns = linear_sum_assignment(reduced)[1]
     else:
         columns = linear_sum_assignment(costs)[1]
+    # The column potentials are lengths of shortest paths between columns, by Bellman-Ford: a step from the partner of
+    # row i to column j costs C_ij minus the cost of i and its partner. No cycle is negative, as the assignment is the
+    # best. Any potentials may be the start; good ones take less time.
     own_costs = costs[np.arange(n), columns]
-    g = _shortest_path_column_potentials(costs, columns, own_costs, g)
-    return columns, own_costs - g[columns], g
-
-
-def _shortest_path_column_potentials(
-    costs: np.ndarray, columns: np.ndarray, own_costs: np.ndarray, g: np.ndarray
-) -> np.ndarray:
-    """Return the column potentials, (n,), of an optimal assignment, by Bellman-Ford.
-
-    They are lengths of shortest paths between columns: a step from the partner of row i to column j costs C_ij minus
-    the cost of i and its partner. No cycle is negative, as the assignment is the best.
-
-    Args:
-        costs: costs C, (n, n).
-        columns: partner of each row, (n,).
-        own_costs: cost of each row and its partner, (n,).
-        g: potentials to start from, (n,), of any value; good ones take less time.
-    """
-    changed, followed = np.arange(len(costs)), g.copy()
-    blocks = np.split(costs, range(ROWS_PER_BLOCK, len(costs), ROWS_PER_BLOCK))
+    changed, followed = np.arange(n), g.copy()
+    blocks = np.split(costs, range(ROWS_PER_BLOCK, n, ROWS_PER_BLOCK))
     largest = max(float(np.abs(block).max(where=np.isfinite(block), initial=0)) for block in blocks)
     # A cycle could seem negative by rounding errors alone, a thousandth of this, and shorten paths forever.
     precision = 1e-12 * largest
@@ -180,4 +165,4 @@ def _shortest_path_column_potentials(
             np.minimum(shorter, paths.min(0), out=shorter)
         g = shorter
         changed = np.flatnonzero((g < followed - precision)[columns])
-    return g
+    return columns, own_costs - g[columns], g

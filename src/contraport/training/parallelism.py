@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -62,7 +62,17 @@ def wrap_data_parallel(module: TrainingModule, device: torch.device, strategy: s
         return module
     install_sync_batch_norm(module, device)
     if strategy == "fsdp":
-        shard_networks(module.list_all_encoders(), device)
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        # Weights are gathered when a layer computes, and blocks of timm transformers one by one. They are freed after
+        # the forward pass: a network without gradients, such as a momentum encoder, has no backward pass to free them.
+        mesh = init_device_mesh(device.type, (current_processes().size,))
+        for network in module.list_all_encoders():
+            blocks = getattr(network, "blocks", None)
+            for part in (*(blocks if isinstance(blocks, nn.ModuleList | nn.Sequential) else ()), network):
+                if next(part.parameters(), None) is not None:
+                    fully_shard(part, mesh=mesh, reshard_after_forward=True)
     ignored = [name for name, weights in module.named_parameters() if is_sharded_tensor(weights)]
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, ignored)
     if not any(weights.requires_grad for name, weights in module.named_parameters() if name not in ignored):
@@ -92,26 +102,6 @@ def is_sharded_tensor(value: Any) -> bool:
     """Return whether a value is a `DTensor`, whose entries are distributed over processes."""
     module = sys.modules.get("torch.distributed.tensor")  # takes half a second to import; not imported: no shards
     return module is not None and isinstance(value, module.DTensor)
-
-
-def shard_networks(networks: Iterable[nn.Module], device: torch.device) -> None:
-    """Shard the weights of networks over processes, in place.
-
-    Weights are gathered when a layer computes. Blocks of timm transformers are gathered one by one. Gathered weights
-    are freed after the forward pass, since a network without gradients, such as a momentum encoder, has no backward
-    pass that would free them.
-    """
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    mesh = init_device_mesh(device.type, (current_processes().size,))
-    for network in networks:
-        blocks = getattr(network, "blocks", None)
-        for block in blocks if isinstance(blocks, nn.ModuleList | nn.Sequential) else ():
-            if next(block.parameters(), None) is not None:
-                fully_shard(block, mesh=mesh, reshard_after_forward=True)
-        if next(network.parameters(), None) is not None:
-            fully_shard(network, mesh=mesh, reshard_after_forward=True)
 
 
 def gather_sharded_state(values: Any) -> Any:

@@ -282,9 +282,16 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
         else:
             rate, low, high = last.noise_rate, last.noise_rate_low, last.noise_rate_high
             memorized = last.memorization_auc
-        positions = self._select_training_positions(
-            scores, decoy_scores, rate, includes_decoys=epoch < self._decoy_epochs
-        )
+        # Positions to train on next: those of the lowest scores are left out.
+        items, includes_decoys = len(self._dataset), epoch < self._decoy_epochs
+        positions = self._items_without_decoy if includes_decoys else torch.arange(items)
+        values = scores[positions]
+        threshold = values.sort().values[round(min(rate, MAX_DROPPED_SHARE) * (len(values) - 1))]
+        if includes_decoys:  # they stay if they score like pairs that stay
+            positions = torch.cat([positions, items + torch.arange(len(decoy_scores))])
+            values = torch.cat([values, decoy_scores])
+        num_kept = max(int((values >= threshold).sum()), self._order.batch_size, NUM_NEIGHBORS + 2)
+        positions = positions[values.argsort(descending=True, stable=True)[:num_kept]].sort().values
         return PairAuditState(epoch, number, scores, decoy_scores, rate, low, high, memorized, positions)
 
     def _score_pairs_decoys_fresh_decoys(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -303,26 +310,6 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
         total = torch.stack([score_pairs(source, pairs, "combined") for source in sources]).sum(dim=0)
         scores, decoy_scores, fresh_scores = total.tensor_split([len(paired), len(paired) + len(decoys.first)])
         return scores, decoy_scores, fresh_scores
-
-    def _select_training_positions(
-        self, scores: Tensor, decoy_scores: Tensor, drop_share: float, *, includes_decoys: bool
-    ) -> Tensor:
-        """Return sorted positions to train on, without those of the lowest scores.
-
-        Decoys stay if they score like pairs that stay.
-        """
-        items = len(self._dataset)
-        positions, values = torch.arange(items), scores
-        if includes_decoys:
-            positions, values = self._items_without_decoy, scores[self._items_without_decoy]
-        dropped = round(min(drop_share, MAX_DROPPED_SHARE) * (len(values) - 1))
-        threshold = values.sort().values[dropped]
-        if includes_decoys:
-            positions = torch.cat([positions, items + torch.arange(len(decoy_scores))])
-            values = torch.cat([values, decoy_scores])
-        fewest = max(self._order.batch_size, NUM_NEIGHBORS + 2)
-        number = max(int((values >= threshold).sum()), fewest)
-        return positions[values.argsort(descending=True, stable=True)[:number]].sort().values
 
 
 def max_audited_batch_size(num_items: int) -> int:

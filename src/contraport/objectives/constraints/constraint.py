@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -188,39 +187,23 @@ class Exact(Constraint):
             masses = torch.zeros_like(s)
             masses[torch.arange(n), torch.from_numpy(columns)] = 1 / n
         else:
+            sparse = import_optional("scipy.sparse", "train", "The constraint Exact")
+            rows, columns = np.isfinite(cost).nonzero()  # of the pairs that are not masked
+            pairs = np.arange(len(rows))
+            incidence = [
+                sparse.csr_matrix((np.ones(len(pairs)), (side, pairs)), (size, len(pairs)))
+                for side, size in ((rows, n), (columns, m))
+            ]
             a, b = (v.double().exp().cpu().numpy() for v in (log_a, log_b))
-            solved, f, g = _solve_plan_and_potentials(optimize.linprog, cost, a, b)
-            masses = torch.from_numpy(solved).to(s)
+            sums = np.concatenate([a / a.sum(), b / b.sum()])
+            equalities = {"A_eq": sparse.vstack(incidence), "b_eq": sums}
+            solution = optimize.linprog(cost[rows, columns], **equalities, method="highs")
+            check(solution.status == 0, f"constraint: no exact plan exists ({solution.message}).", "infeasible")
+            masses = torch.zeros_like(s)
+            masses[torch.from_numpy(rows), torch.from_numpy(columns)] = torch.from_numpy(solution.x).to(s)
+            f, g = np.split(solution.eqlin.marginals, [n])
         row_potentials, column_potentials = (
             geometry.log_kernel.cost_unit * torch.from_numpy(potential).to(s) for potential in (f, g)
         )
         plan = DensePlan.from_masses(masses, geometry, (log_a, log_b), (row_potentials, column_potentials))
         return [plan, plan.T] if request.bidirectional else [plan]
-
-
-def _solve_plan_and_potentials(
-    linprog: Callable[..., Any], cost: np.ndarray, a: np.ndarray, b: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the transport plan of least cost, (N, M), and its dual potentials.
-
-    Args:
-        linprog: `scipy.optimize.linprog`.
-        cost: cost of each pair, (N, M); infinite ones are forbidden.
-        a: masses of the rows, (N,).
-        b: masses of the columns, (M,).
-    """
-    sparse = import_optional("scipy.sparse", "train", "The constraint Exact")
-    n, m = cost.shape
-    rows, columns = np.isfinite(cost).nonzero()
-    pairs = np.arange(len(rows))
-    incidence = [
-        sparse.csr_matrix((np.ones(len(pairs)), (side, pairs)), (size, len(pairs)))
-        for side, size in ((rows, n), (columns, m))
-    ]
-    marginals = np.concatenate([a / a.sum(), b / b.sum()])
-    solution = linprog(cost[rows, columns], A_eq=sparse.vstack(incidence), b_eq=marginals, method="highs")
-    check(solution.status == 0, f"constraint: no exact plan exists ({solution.message}).", "infeasible")
-    plan = np.zeros_like(cost)
-    plan[rows, columns] = solution.x
-    potentials = solution.eqlin.marginals
-    return plan, potentials[:n], potentials[n:]
