@@ -75,8 +75,7 @@ class Tower(nn.Module):
         """Register one number per channel or feature as a buffer."""
         numbers, size = torch.tensor([float(value) for value in values]), shape[0] if shape else 0
         good = len(numbers) == size and bool(numbers.isfinite().all())
-        message = f"{name}: must be {size} finite numbers, one per channel or feature, got {len(numbers)}."
-        check(good, message, "shape")
+        check(good, f"{name}: must be {size} finite numbers, one per channel or feature, got {len(numbers)}.", "shape")
         self.register_buffer(name, numbers.view(-1, *[1] * (len(shape) - 1)))
 
     def standardize(self, items: Tensor) -> Tensor:

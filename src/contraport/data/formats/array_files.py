@@ -135,8 +135,7 @@ def _parse_arrays_by_key(arrays: Mapping[str, Any], path: str) -> dict[str, np.n
             raise unknown_name_error(f"data: {path}", key, listed, noun="array")
         good = isinstance(array, np.ndarray) and array.ndim > 0
         place = path if key == "x" else f"{path}: {key}"
-        message = f"data: {place} must be an array with one row per item, got {format_value(array)}."
-        check(good, message, "shape")
+        check(good, f"data: {place} must be an array with one row per item, got {format_value(array)}.", "shape")
     return checked
 
 

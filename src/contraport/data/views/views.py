@@ -325,8 +325,7 @@ def _define_view_before_color_split(dataset: Dataset, augment: AugmentSpec) -> _
     """Define the random RGB view that is later split into lightness and color."""
     shapes = dataset.shapes
     good = len(shapes) == 1 and dataset.is_first_view_image and shapes[0][0] == 3
-    message = f"views: 'colour' requires one image of 3 channels per item; {_describe_items(dataset)}."
-    check(good, message, "not_rgb")
+    check(good, f"views: 'colour' requires one image of 3 channels per item; {_describe_items(dataset)}.", "not_rgb")
     bounds = dataset.non_unit_channel_range()
     message = f"views: 'colour' requires pixels in [0, 1], those of {dataset.name!r} have the range {bounds}."
     check(bounds is None, message, "pixel_range")

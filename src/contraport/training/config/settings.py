@@ -66,8 +66,7 @@ class Settings(
             check(good, message, "matryoshka")
         if self.predict is not None:
             check(self.projection == 0, f"projection: must be 0 with predict, got {self.projection}.", "predict")
-            message = f"{self.freezing_cause}: cannot be combined with predict."
-            check(not self.freezes_some_encoder, message, "predict")
+            check(not self.freezes_some_encoder, f"{self.freezing_cause}: cannot be combined with predict.", "predict")
 
     def resolve_representation(self, views: int) -> str:
         """Return `representation`, or its default for this number of views."""
