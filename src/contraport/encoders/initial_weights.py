@@ -183,20 +183,17 @@ class InitialWeights:
         """True if any encoder is a ResNet with the stem for small images."""
         return any(weights.has_low_resolution_stem for weights in self._list_encoder_weights())
 
-    def load_into(self, model: Model) -> None:
-        """Load the weights into the encoders of a model.
+    def load_into(self, model: Model) -> list[bool]:
+        """Load the weights into a model, and return which towers have some.
 
         Raises:
             UsageError: the weights are of another architecture.
         """
-        for number, weights in enumerate(self._list_tower_weights(len(model.towers), model.view_names, model.shapes)):
+        by_tower = self._list_tower_weights(len(model.towers), model.view_names, model.shapes)
+        for number, weights in enumerate(by_tower):
             if weights.state_dict is not None:
                 encoder = model.tower(number).encoder
                 _load_adapted_state_dict(encoder, weights.state_dict, weights.name, self.source)
-
-    def has_weights_by_tower(self, model: Model) -> list[bool]:
-        """Return, for each tower of a model, whether there are weights for it."""
-        by_tower = self._list_tower_weights(len(model.towers), model.view_names, model.shapes)
         return [weights.state_dict is not None for weights in by_tower]
 
     def resolve_input_statistics(

@@ -139,8 +139,7 @@ def build_model(
     )
     pretrained_mask = [False] * len(model.towers)
     if initial_weights is not None:
-        initial_weights.load_into(model)
-        pretrained_mask = initial_weights.has_weights_by_tower(model)
+        pretrained_mask = initial_weights.load_into(model)
     _check_frozen_are_pretrained(settings, model, pretrained_mask)
     apply_lora(model, settings)
     if settings.activation_checkpointing:
