@@ -1,4 +1,4 @@
-"""Ranking of column items, such as products, for each row item, by embeddings."""
+"""Link prediction by ranking column items, such as products, for each row item."""
 
 from __future__ import annotations
 
