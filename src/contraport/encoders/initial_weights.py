@@ -189,7 +189,7 @@ class InitialWeights:
         Raises:
             UsageError: the weights are of another architecture.
         """
-        by_tower = self._list_tower_weights(len(model.towers), model.view_names, model.shapes)
+        by_tower = self.list_tower_weights(len(model.towers), model.view_names, model.shapes)
         for number, weights in enumerate(by_tower):
             if weights.state_dict is not None:
                 encoder = model.tower(number).encoder
@@ -201,16 +201,10 @@ class InitialWeights:
     ) -> list[InputStatistics]:
         """Return each tower's input mean and std, from pretraining or by default."""
         result = []
-        for weights, default in zip(self._list_tower_weights(len(defaults), view_names, shapes), defaults, strict=True):
+        for weights, default in zip(self.list_tower_weights(len(defaults), view_names, shapes), defaults, strict=True):
             own = weights.input_statistics
             result.append(default if own is None or len(own[0]) != len(default[0]) else own)
         return result
-
-    def list_transformers_folders(
-        self, num_towers: int, view_names: Sequence[str], shapes: Sequence[Shape]
-    ) -> list[Path | None]:
-        """Return each tower's folder of transformers files, or None if there is none."""
-        return [weights.transformers_folder for weights in self._list_tower_weights(num_towers, view_names, shapes)]
 
     def _list_encoder_weights(self) -> list[EncoderWeights]:
         """Return the weights of all encoders as a list."""
@@ -218,7 +212,7 @@ class InitialWeights:
             return [self.encoders]
         return list(self.encoders.values() if isinstance(self.encoders, Mapping) else self.encoders)
 
-    def _list_tower_weights(
+    def list_tower_weights(
         self, num_towers: int, view_names: Sequence[str], shapes: Sequence[Shape]
     ) -> list[EncoderWeights]:
         """Return one `EncoderWeights` per tower, empty for towers without weights."""

@@ -119,10 +119,10 @@ def build_model(
     statistics = views.compute_means_and_stds()[: 1 if is_shared else None]
     architectures: Path | list[Path | None] | None = architecture_folder
     if initial_weights is not None:
-        towers = len(statistics)
         names, shapes = views.unaugmented_names, views.unaugmented_shapes
+        weights_by_tower = initial_weights.list_tower_weights(len(statistics), names, shapes)
         statistics = initial_weights.resolve_input_statistics(statistics, names, shapes)
-        architectures = architecture_folder or initial_weights.list_transformers_folders(towers, names, shapes)
+        architectures = architecture_folder or [weights.transformers_folder for weights in weights_by_tower]
     mean, std = ([values[which] for values in statistics] for which in (0, 1))
     model = Model(
         settings.encoder,
@@ -137,9 +137,7 @@ def build_model(
         view_names=views.unaugmented_names,
         encoder_folders=architectures,
     )
-    pretrained_mask = [False] * len(model.towers)
-    if initial_weights is not None:
-        pretrained_mask = initial_weights.load_into(model)
+    pretrained_mask = [False] * len(model.towers) if initial_weights is None else initial_weights.load_into(model)
     _check_frozen_are_pretrained(settings, model, pretrained_mask)
     apply_lora(model, settings)
     if settings.activation_checkpointing:

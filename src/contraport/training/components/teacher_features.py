@@ -50,11 +50,12 @@ def _load_teacher(folder: Path | Run, dataset: Dataset, *, trust_remote_code: bo
         means = [[sum(values) / len(values)] for values in weights.encoders.input_statistics]
         statistics = [(means[0], means[1]) if len(own[0]) == 1 else own for own in statistics]
     mean, std = ([values[which] for values in statistics] for which in (0, 1))
+    weights_by_tower = weights.list_tower_weights(len(statistics), dataset.view_names, shapes)
     with fork_rng_with_lock([]):  # constructing a model draws weights before they are replaced
         model = Model(
             weights.encoder_option, shapes, 0, mean, std,
             shared=shared, low_resolution=weights.any_has_low_resolution_stem, view_names=dataset.view_names,
-            encoder_folders=weights.list_transformers_folders(len(statistics), dataset.view_names, shapes),
+            encoder_folders=[one.transformers_folder for one in weights_by_tower],
         )  # fmt: skip
     weights.load_into(model)
     own = [shape for shape in dataset.shapes if len(shape) == 3]
