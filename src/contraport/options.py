@@ -346,7 +346,7 @@ def keep_deprecated_attributes(**new_names: str) -> Callable[[type[T]], type[T]]
 
 
 def keep_deprecated_module_names(module: str, **new_names: str) -> Callable[[str], Any]:
-    """Build a module's ``__getattr__`` that keeps deprecated names, with a warning."""
+    """Build a module's ``__getattr__`` that resolves deprecated names with a warning."""
 
     def read(old: str) -> Any:
         if old not in new_names:

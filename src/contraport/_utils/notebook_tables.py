@@ -36,7 +36,7 @@ def _build_html_cell(tag: str, value: object, columns: int = 1) -> str:
 
 
 def _build_html_table(title: str, html_rows: Sequence[str], notes: Sequence[str], *, columns: int) -> str:
-    """Build an HTML table with a caption from rows in HTML and notes."""
+    """Build a captioned HTML table from HTML rows, followed by notes."""
     ends = [f"<tr>{_build_html_cell('td', note, columns)}</tr>" for note in notes]
     caption = f'<caption style="text-align: left; font-weight: bold">{html.escape(title)}</caption>'
     return f"<table>{caption}{''.join(html_rows)}{''.join(ends)}</table>"

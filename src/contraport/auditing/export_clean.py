@@ -156,7 +156,7 @@ def _write_cleaned_coupling_folder(
 
 
 def _edit_training_arrays(arrays: dict[str, np.ndarray], edits: RowEdits, repaired_array: str) -> dict[str, np.ndarray]:
-    """Return the arrays with the edits applied to their training rows."""
+    """Return the arrays with training rows re-paired, reweighted or dropped."""
     test = {name: array for name, array in arrays.items() if name.endswith("_test")}
     edited = {name: array for name, array in arrays.items() if name not in test}
     edited[repaired_array] = edited[repaired_array][edits.partner_rows]

@@ -1010,7 +1010,7 @@ def cosent(temperature: TemperatureLike = 0.05) -> Loss:
     r"\text{as cosent, with } s = |\cos(e^{-i\pi/4} z, z')|,\; z \in \mathbb{C}^{d/2}",
 )
 def angle(temperature: TemperatureLike = 0.0354) -> Loss:
-    """AnglE: ranks graded pairs like `cosent`, by complex angles; needs ``weights=``.
+    """AnglE: CoSENT with angles between complex embeddings; needs ``weights=``.
 
     The weights are the grades. The paper adds it to `cosent` and to InfoNCE, which `SumLoss` does.
 

@@ -181,7 +181,7 @@ def apply_recipe(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def get_recipe_settings(recipe: str | None) -> dict[str, Any]:
-    """Return the settings of a recipe by name, or none without a name.
+    """Return the settings of a recipe by name, empty for None.
 
     Raises:
         UsageError: unknown recipe.

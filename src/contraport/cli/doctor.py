@@ -137,7 +137,7 @@ def _package_versions_by_extra() -> dict[str, dict[str, str | None]]:
 
 
 def _iter_self_tests(extras: Mapping[str, Mapping[str, str | None]]) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Yield each self-test that hardware and extras allow, with its name."""
+    """Yield each self-test that hardware and installed packages allow, with its name."""
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     for device in devices:
         for name in _list_backend_names(device):

@@ -75,7 +75,7 @@ def after_mine(options: Options, result: MinedNegatives) -> Sequence[str]:
 
 
 def after_map(options: Options, result: Map) -> Sequence[str]:
-    """Suggest a command that saves the map to files or clusters its points."""
+    """Suggest a command that saves the 2-D map or clusters its points."""
     if result.folder is None:
         rest = {name: value for name, value in options.items() if name != "source"}
         out = _unused_path(f"maps/{Path(str(options['source'])).stem}")

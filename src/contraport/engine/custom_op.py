@@ -159,7 +159,7 @@ def _compute_outputs_and_saved_tensors(operation: Operation) -> list[Tensor]:
 
 
 def _run_backward(structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs) -> list[Tensor | None]:
-    """Return the gradient of each input tensor, None where not needed."""
+    """Return the gradient of each input tensor, or None if not needed."""
     operation: Operation = unflatten(structure, tensors)
     count = operation.num_outputs
     # One tensor may be several inputs (rows that are also columns): gradients are added up by tensor.
@@ -327,7 +327,7 @@ def _save_for_compiled_backward(ctx: Any, inputs: tuple[int, list[Tensor]], outp
 
 
 def _compiled_backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[None, list[Tensor | None]]:
-    """Return the gradient of each input of `_outputs_and_saved_tensors_op`, None where not needed."""
+    """Return the gradient of each custom operator input, or None if not needed."""
     saved, (_, needs_grad) = ctx.saved_tensors, ctx.needs_input_grad
     tensors, outputs = list(saved[: ctx.tensors]), list(saved[ctx.tensors :])
     operation: Operation = unflatten(_structures[ctx.structure], tensors)

@@ -298,7 +298,7 @@ class HalfStepsOperation(OperationWithDenseForm):
         )
 
     def _can_use_scalings(self, dtype: torch.dtype) -> bool:
-        """Return whether half-steps can multiply kernel values without overflow or underflow.
+        """Return whether half-steps can skip the log domain without overflow or underflow.
 
         Without masks, the potentials of strict half-steps differ among themselves by at most 2 B, where |S| <= B. With
         masks, a half-step on M columns adds at most B + log(M) / 2 to half that difference.

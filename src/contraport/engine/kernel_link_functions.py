@@ -33,7 +33,7 @@ class Link(ABC):
 
 @dataclass(frozen=True)
 class PolynomialTailLink(Link):
-    """Link of kernels with polynomial tails: -power log(1 - T) for a link input T."""
+    """Link -power log(1 - T) of a negative cost T, for polynomial tails."""
 
     power: float
 
@@ -46,7 +46,7 @@ class PolynomialTailLink(Link):
 
 @dataclass(frozen=True)
 class NegativeCostPowerLink(Link):
-    """Link for a power of the cost, h(T) = -(-T)^power."""
+    """Link -(-T)^power of a negative cost T."""
 
     power: float
 
@@ -92,7 +92,7 @@ class LinkPlusLogCost(Link):
 
 @dataclass(frozen=True)
 class LogSoftplus(Link):
-    """Link of the logistic loss, h(T) = log log(1 + e^T)."""
+    """Link log log(1 + e^T) of a negative cost T, for the logistic loss."""
 
     def value(self, t: Tensor) -> Tensor:
         # Below -37, log(1 + e^T) is e^T in double precision, and may underflow: its logarithm is T itself. e^-37 is

@@ -214,7 +214,7 @@ class Kernel(nn.Module, ABC):
     def _build_matrix_log_kernel(
         self, similarities: Tensor, cost_unit: float | Tensor, temperature: float | Tensor
     ) -> LogKernel:
-        """Build the log-kernel -cost / cost_unit from similarities, (N, M)."""
+        """Build the log-kernel from a matrix of similarities, (N, M)."""
         assert isinstance(self.cost, str)
         matrix = _SIMILARITY_TO_NEGATIVE_COST_BY_COST[self.cost](similarities) / cost_unit
         return MatrixLogKernel(matrix, temperature=temperature, cost_unit=cost_unit)

@@ -255,7 +255,7 @@ def _set_similarities_gradient_op(
     iterations: int,
     is_mean: bool,
 ) -> list[Tensor]:
-    """Return the gradients of vector sets from the gradient of their similarities."""
+    """Backpropagate the gradient of set similarities to the vectors of both inputs."""
     matching = SetMatching(temperature, row_damping, column_damping, iterations, is_mean)
     d_x, d_y = torch.zeros_like(x), torch.zeros_like(y)
     with autocast_disabled(x):
@@ -421,7 +421,7 @@ class _CosineTile:
         return value
 
     def cosine_gradient(self, grad_output: Tensor) -> Tensor:
-        """Return the gradient in the cosines of all vector pairs.
+        """Return the gradient with respect to the cosines of all vector pairs.
 
         `grad_output` is the gradient of the similarities, (b, c). The half-steps are run through in reverse, with
         vectors only. Each contributes a factor per row vector times a factor per column vector to the gradient of the
@@ -453,7 +453,7 @@ class _CosineTile:
 def _write_max_sim_gradient(
     x: Tensor, y: Tensor, argmax_positions: Tensor, grad_output: Tensor, is_mean: bool, d_x: Tensor, d_y: Tensor
 ) -> None:
-    """Write the gradients of MaxSim into d_x and d_y.
+    """Write the gradients of MaxSim with respect to both inputs into d_x and d_y.
 
     Each maximum is one vector of x times one of y. A vector of x sums over the columns; a vector of y over the entries
     that are sorted by it.

@@ -79,7 +79,7 @@ class Shards(NamedTuple):
         return value if self.inverse_order is None else value[self.inverse_order]
 
     def row_indices(self, slice_in_owner_order: slice) -> Indices:
-        """Return the original indices of a slice of the rows sorted by process."""
+        """Convert a slice of rows in process order to their original indices."""
         return slice_in_owner_order if self.order is None else self.order[slice_in_owner_order]
 
 

@@ -261,9 +261,9 @@ def collect_metrics_for_display(rows: Iterable[Iterable[str]]) -> list[Metric]:
 
 
 def choose_headline_metrics(metrics: Iterable[Metric]) -> list[Metric]:
-    """Choose up to two metrics for the verdict, from the first suitable group.
+    """Choose at most two metrics by which a result is judged.
 
-    The group is the first present of links, accuracy, retrieval and clustering. Within the group, metrics that are not
+    Both are of the first group present, of links, accuracy, retrieval and clustering. Metrics of it that are not
     for a headline are chosen only if there are no others.
 
     >>> from contraport.metrics import select_metrics

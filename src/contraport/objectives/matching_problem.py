@@ -294,7 +294,7 @@ def convert_target(target: object) -> Target:
 
 
 def describe_type_and_row_shape(value: object) -> str:
-    """Return the type of a value as text, and the row shape of a tensor.
+    """Describe a value's type and, for a tensor, the shape of its rows.
 
     >>> [describe_type_and_row_shape(value) for value in (torch.zeros(5, 3), None, 0.5)]
     ['torch.float32 (n, 3)', 'none', 'float']

@@ -396,7 +396,7 @@ class SumLoss(Loss):
 
     @property
     def temperature(self) -> float:
-        """Temperature of the first objective, which can be assigned between steps."""
+        """Temperature of the first objective, assignable between steps."""
         return self._first_objective.temperature
 
     @temperature.setter

@@ -118,7 +118,7 @@ class Transport:
 
     @cached_property
     def rounded(self) -> RoundedPlan:
-        """Plan that is rounded to meet both marginals exactly, without gradient.
+        """Transport plan rounded to meet both marginals exactly, without gradient.
 
         Its cost, ``rounded.row_cost().sum()``, is an upper bound on that of unregularized transport. Plans of `Exact`
         and balanced ones of `Tsallis` meet both marginals without it. See `Plan.round_to_marginals`.

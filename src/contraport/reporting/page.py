@@ -1,4 +1,4 @@
-"""Report on runs as one HTML page without further files or network."""
+"""Self-contained HTML report on training runs."""
 
 from __future__ import annotations
 

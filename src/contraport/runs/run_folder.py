@@ -90,7 +90,7 @@ class ReplacedRunBackup:
             shutil.copyfile(run.config_path, copy)
 
     def undo_incomplete_or_delete_obsolete(self) -> None:
-        """Undo an incomplete backup, or delete a complete one after a checkpoint."""
+        """Undo a backup that is incomplete, and delete one no longer needed."""
         if self.is_complete() and self._run.last_checkpoint.exists():
             self.delete()
         elif not self.is_complete() and self.path.exists():

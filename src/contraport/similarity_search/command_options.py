@@ -131,7 +131,7 @@ class ItemClusteringOptions(SavedFeaturesOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class MiningOptions(TrustOptions):
-    """Options of `contraport.mine`: mine hard negatives of pairs."""
+    """Options of `contraport.mine`, which mines hard negatives for paired items."""
 
     encoder: str | Path | Run = field(
         kw_only=False,

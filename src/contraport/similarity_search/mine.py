@@ -1,4 +1,4 @@
-"""Implements `contraport mine`: mines hard negatives of pairs into a file."""
+"""Implements `contraport mine`, which writes hard negatives for paired items to a file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from contraport.training.components.teacher_features import get_teacher_features
 
 @MINE_COMMAND_SPEC.with_option_parameters
 def mine(arguments: dict[str, Any]) -> MinedNegatives:
-    """Mine hard negatives of pairs, and write them to a file.
+    """Mine hard negatives for paired items, and write them to a file.
 
     Raises:
         UsageError: an invalid argument, or data, an encoder or an audit that cannot be read or do not fit together.

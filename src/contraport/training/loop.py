@@ -29,7 +29,7 @@ _DATA_SECTION, _FORWARD_SECTION, _BACKWARD_SECTION, _OPTIMIZER_SECTION = PROFILE
 
 
 class Position(NamedTuple):
-    """Complete epochs, complete batches of the current epoch, and optimizer steps in total."""
+    """Training position as completed epochs, batches within the epoch, and total optimizer steps."""
 
     completed_epochs: int = 0
     completed_batches: int = 0

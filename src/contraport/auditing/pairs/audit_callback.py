@@ -182,7 +182,7 @@ class SelectingAuditCallback(Callback, ABC, Generic[AuditStateT]):
 
     @property
     def _all_source_rows_and_keys(self) -> dict[str, np.ndarray]:
-        """Arrays `rows` and, if present, `keys` that identify the items."""
+        """Source rows and, if present, keys of all items, as named arrays."""
         keys = self._dataset.keys
         return {"rows": self._dataset.source_rows.numpy()} | (
             {} if keys is None else {"keys": np.array(keys, dtype=np.str_)}

@@ -38,10 +38,9 @@ _log = logging.getLogger(__name__)
 
 
 def names_tar_archives(data: str) -> bool:
-    """Return whether a path is a tar archive, or names several.
+    """Return whether a path, brace pattern or folder names tar archives.
 
-    Several are a brace pattern or a folder. Archives beside images or folders of classes are no shards, but the source
-    from which those were unpacked.
+    Archives in a folder with images or class folders do not count: they are the source from which those were unpacked.
     """
     path = Path(data)
     if not path.is_dir():

@@ -32,7 +32,7 @@ REFERENCE_MEASURES = ("product", "counting")
 
 
 class MarginalRelaxation(NamedTuple):
-    """Relaxed marginal of a Sinkhorn half-step, as damping and a bound.
+    """Relaxation of a marginal in Sinkhorn, by damped and bounded steps.
 
     Attributes:
         damping: Factor of the step towards the marginal, in (0, 1]; None is 1.
@@ -187,7 +187,7 @@ def _stack_half_step_relaxations(
     log_reference_factors: LogMarginals | None,
     num_directions: int,
 ) -> Relaxation:
-    """Combine the dampings and step bounds of all half-steps into vectors."""
+    """Stack the damping and maximum step of each half-step into vectors."""
 
     def stack(values: list[float | Tensor | None], default: float) -> Tensor | None:
         if all(value is None for value in values):
@@ -206,7 +206,7 @@ def _stack_half_step_relaxations(
 def _build_plan(
     problem: _SinkhornProblem, axes: tuple[Axis, ...], potentials: list[Tensor], last_relaxation: MarginalRelaxation
 ) -> Plan:
-    """Build the transport plan from the potentials after the last half-steps.
+    """Build the transport plan from the final Sinkhorn potentials.
 
     The mass along the last axis follows from the last half-step, without another pass over the pairs.
     """

@@ -107,7 +107,7 @@ class PairwiseSum(KernelDivergence):
 
 @dataclass(frozen=True)
 class _NegatedFunction:
-    """Negative of a function, comparable by value to reuse compiled code."""
+    """Negative of a function, with value equality so that compiled code is reused."""
 
     function: PointwiseFunction
 

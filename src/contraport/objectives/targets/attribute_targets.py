@@ -1,4 +1,4 @@
-"""Targets from attributes of items, such as classes, duplicates and domains."""
+"""Targets that depend on attributes of items, such as class or domain."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ class KernelTargetPlan(TargetPlan):
         return cls(geometry, f, zeros, nonempty.to(f) / n)
 
     def _map_row_blocks(self, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """Apply a function to blocks of dense rows, and concatenate the results."""
+        """Apply a function to row blocks of the target matrix, and concatenate the results."""
 
         def evaluate(rows: slice) -> Tensor:
             log_kernel = self.geometry.take_rows(rows).dense()

@@ -211,7 +211,7 @@ def mass_to_target_ratio_per_item(snapshot: PlanSnapshot, num_items: int) -> np.
 def _add_mass_on_target_plot(
     assets: PageAssets, plans: Sequence[tuple[ReportedRun, Sequence[PlanSnapshot]]]
 ) -> PlotElement:
-    """Add a plot of the share of mass on target over the epochs."""
+    """Add a plot of the plan's mass on target pairs over the epochs."""
     hover = "%{y:.1%}<extra>%{fullData.name}</extra>"
     lines = []
     for run, snapshots in plans:
