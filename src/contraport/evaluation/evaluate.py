@@ -30,7 +30,7 @@ from contraport.evaluation.command_options import (
 from contraport.evaluation.evaluation_results import Evaluation, EvaluationsByRun
 from contraport.evaluation.loaded_run import LoadedRun, find_checkpoints_by_epoch, iter_intermediate_model_copies
 from contraport.evaluation.notes_and_verdict import (
-    EncoderResults,
+    ResultByMetric,
     build_data_and_model_notes,
     build_few_shot_notes,
     build_sampled_metric_notes,
@@ -205,7 +205,7 @@ def _compute_evaluation_to_save(run: RunFolder, options: EvaluateOptions) -> Eva
 def _build_evaluation(
     loaded: LoadedRun,
     baselines: Mapping[str, Model | RawInputEncoder],
-    results: Mapping[str, EncoderResults],
+    results: Mapping[str, ResultByMetric],
     draws: Mapping[str, ValueAndDrawsByMetric],
     skipped: list[str],
     plan_note: str | None,
@@ -306,7 +306,7 @@ def _compute_possible_finite_results(
     return results
 
 
-def _values_and_draws_by_encoder(results: Mapping[str, EncoderResults]) -> Mapping[str, ValueAndDrawsByMetric]:
+def _values_and_draws_by_encoder(results: Mapping[str, ResultByMetric]) -> Mapping[str, ValueAndDrawsByMetric]:
     """Return the value and bootstrap draws of each metric, by encoder.
 
     Only metrics with values per item are included. All encoders share the resamples. The items of link metrics are the
@@ -338,7 +338,7 @@ def _check_zero_shot_classes(context: EvalContext, classes: Sequence[str], run: 
     check(len(classes) == len(names or ()), message, "number")
 
 
-def _value_and_interval_by_direction(results: EncoderResults) -> dict[str, dict[str, dict[str, float]]]:
+def _value_and_interval_by_direction(results: ResultByMetric) -> dict[str, dict[str, dict[str, float]]]:
     """Return the retrieval metrics from each view to another, with confidence intervals."""
     parts = {
         (part, key): part_result

@@ -26,7 +26,7 @@ from contraport.metrics.intervals import (
 from contraport.metrics.registry import BASELINE_TITLES, INITIAL_ENCODER_BASELINE_TITLES, choose_headline_metrics
 from contraport.training.config import RECORDED_OPTIONS_BY_NAME
 
-EncoderResults = Mapping[str, MetricResult | float]
+ResultByMetric = Mapping[str, MetricResult | float]
 """Results of one encoder, by metric key."""
 
 DifferencesByBaseline = Mapping[str, Mapping[str, Difference]]
@@ -36,7 +36,7 @@ DifferencesByBaseline = Mapping[str, Mapping[str, Difference]]
 def build_skipped_metric_notes(
     metrics: Sequence[Metric],
     unmet_requirements: Mapping[str, Requirement | None],
-    results: EncoderResults,
+    results: ResultByMetric,
     *,
     selected_by_name: bool,
 ) -> list[str]:
@@ -63,7 +63,7 @@ def build_skipped_metric_notes(
 
 
 def build_data_and_model_notes(
-    loaded: LoadedRun, raw_baseline: Model | RawInputEncoder | None, results: EncoderResults
+    loaded: LoadedRun, raw_baseline: Model | RawInputEncoder | None, results: ResultByMetric
 ) -> list[str]:
     """Return notes on limits of the data, the model and the audit."""
     run = loaded.run_folder
@@ -88,7 +88,7 @@ def build_data_and_model_notes(
     return notes
 
 
-def build_unseen_class_notes(loaded: LoadedRun, results: EncoderResults) -> list[str]:
+def build_unseen_class_notes(loaded: LoadedRun, results: ResultByMetric) -> list[str]:
     """Return a note if some test classes have no training items."""
     uses_labels = any(
         REQUIRES_TWO_CLASSES in metric.requirements and metric.group != "clustering"
@@ -107,7 +107,7 @@ def build_unseen_class_notes(loaded: LoadedRun, results: EncoderResults) -> list
     return [f"{which} are of classes without training items ({shown}). The probe and kNN misclassify all of them."]
 
 
-def build_few_shot_notes(results: EncoderResults, train_labels: torch.Tensor | None) -> list[str]:
+def build_few_shot_notes(results: ResultByMetric, train_labels: torch.Tensor | None) -> list[str]:
     """Return notes about few-shot accuracies with too few training items.
 
     >>> build_few_shot_notes({"few_shot@2": 0.5}, torch.tensor([0, 0, 1]))
@@ -125,7 +125,7 @@ def build_few_shot_notes(results: EncoderResults, train_labels: torch.Tensor | N
     return notes
 
 
-def build_sampled_metric_notes(results: EncoderResults, *, num_test_items: int) -> list[str]:
+def build_sampled_metric_notes(results: ResultByMetric, *, num_test_items: int) -> list[str]:
     """Return a note that names the metrics computed on a sample of items.
 
     >>> build_sampled_metric_notes({"knn": MetricResult(np.ones(2), positions=np.array([5, 1]))}, num_test_items=6)
@@ -144,7 +144,7 @@ def build_sampled_metric_notes(results: EncoderResults, *, num_test_items: int) 
     return [f"On a random sample of the {num_test_items:,} test items: {'; '.join(parts)}."] if parts else []
 
 
-def build_zero_width_interval_notes(results: EncoderResults) -> list[str]:
+def build_zero_width_interval_notes(results: ResultByMetric) -> list[str]:
     """Return notes about accuracies of exactly 0 or 1.
 
     The bootstrap draws from the test items, so if all n agree the interval has no width for any n. A share p of other

@@ -119,11 +119,18 @@ def retrieval_ranks(
     ranks = {}
     for v, w in combinations(range(len(points)), 2):
         matched = _MatchedViews.from_paired_points(points[v], points[w], ids[v], ids[w])
-        if positions is None:
-            ranks[v, w], ranks[w, v] = _ranks_both_ways(matched)
-        else:
+        if positions is not None:
             at = torch.from_numpy(positions).to(points[v].device)
             ranks[v, w], ranks[w, v] = _row_ranks_at(matched, at), _row_ranks_at(matched.swap(), at)
+            continue
+        row_thresholds, column_thresholds = matched.row_tie_thresholds, matched.column_tie_thresholds
+        row_ranks, column_ranks = torch.ones_like(row_thresholds), torch.ones_like(column_thresholds)
+        for across, down, cosines in matched.iter_mismatch_cosine_tiles():  # each tile serves both directions
+            x, y = matched.row_points[across], matched.column_points[down]
+            row_ranks[across] += _count_keys_reaching(cosines, x, y, row_thresholds[across])
+            column_ranks[down] += _count_keys_reaching(cosines.T, y, x, column_thresholds[down])
+        ranks[v, w] = row_ranks[matched.item_rows].long().cpu()
+        ranks[w, v] = column_ranks[matched.item_columns].long().cpu()
     return torch.stack([ranks[pair] for pair in permutations(range(len(points)), 2)], dim=1).numpy()
 
 
@@ -234,19 +241,6 @@ class _MatchedViews(NamedTuple):
                 yield across, down, cosines
 
 
-def _ranks_both_ways(views: _MatchedViews) -> tuple[Tensor, Tensor]:
-    """Return each item's retrieval rank with either view as query, (items,) each.
-
-    Both directions compare the same views, so each tile of cosines is computed once.
-    """
-    row_ranks, column_ranks = torch.ones_like(views.row_tie_thresholds), torch.ones_like(views.column_tie_thresholds)
-    for across, down, cosines in views.iter_mismatch_cosine_tiles():
-        x, y = views.row_points[across], views.column_points[down]
-        row_ranks[across] += _count_keys_reaching(cosines, x, y, views.row_tie_thresholds[across])
-        column_ranks[down] += _count_keys_reaching(cosines.T, y, x, views.column_tie_thresholds[down])
-    return row_ranks[views.item_rows].long().cpu(), column_ranks[views.item_columns].long().cpu()
-
-
 def _row_ranks_at(views: _MatchedViews, positions: Tensor) -> Tensor:
     """Return the rank of each first-view query's best match, (q,)."""
     chosen, at = views.item_rows[positions].unique(return_inverse=True)
@@ -262,9 +256,8 @@ def _row_ranks_at(views: _MatchedViews, positions: Tensor) -> Tensor:
     )
     ranks = torch.ones_like(selected.row_tie_thresholds)
     for across, down, cosines in selected.iter_mismatch_cosine_tiles():
-        thresholds = selected.row_tie_thresholds[across]
         x, y = selected.row_points[across], selected.column_points[down]
-        ranks[across] += _count_keys_reaching(cosines, x, y, thresholds)
+        ranks[across] += _count_keys_reaching(cosines, x, y, selected.row_tie_thresholds[across])
     return ranks[at].long().cpu()
 
 

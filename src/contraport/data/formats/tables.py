@@ -8,7 +8,7 @@ import json
 import mmap
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -202,7 +202,7 @@ def set_number_column(table: pa.Table, name: str, numbers: np.ndarray) -> pa.Tab
 
 def read_csv_as_text(path: Path) -> pa.Table:
     """Read a `.csv` file with each cell as the text in the file."""
-    return _parse_csv(path, dict.fromkeys(_parse_csv(path, {}).schema.names, pa.string()))
+    return _parse_csv(path, only_columns_as_text=_parse_csv(path).schema.names)
 
 
 def _read_csv(path: Path, declared_roles: Mapping[str, Any]) -> pa.Table:
@@ -218,7 +218,7 @@ def _read_csv(path: Path, declared_roles: Mapping[str, Any]) -> pa.Table:
     first_line = repr(text if len(text) <= 60 else f"{text[:57]}...")  # textwrap.shorten drops a line without spaces
     message = f"data: {path} must have commas between columns, got the first line {first_line}; save it with commas, "
     check(commas, message + "or read it with pandas and pass the data frame.", "separator")
-    table = _parse_csv(path, {})
+    table = _parse_csv(path)
     names = table.schema.names
     message = f"data: {path} must have the names of the columns in the first line, got {names[:5]}."
     check(not all(is_number_text(name) for name in names), message, "no_header")
@@ -227,15 +227,13 @@ def _read_csv(path: Path, declared_roles: Mapping[str, Any]) -> pa.Table:
     return _restore_original_texts(table, path, declared_roles)
 
 
-def _parse_csv(path: Path, type_by_column: Mapping[str, pa.DataType]) -> pa.Table:
-    """Parse a `.csv` file, or only the columns whose types are given."""
+def _parse_csv(path: Path, *, only_columns_as_text: Sequence[str] = ()) -> pa.Table:
+    """Parse all columns of a `.csv` file, or only some, as texts."""
     # Types are inferred from the first block, so one block for all.
     block = min(path.stat().st_size + 1, _MAX_BLOCK_BYTES)
-    return pa.csv.read_csv(
-        path,
-        read_options=pa.csv.ReadOptions(block_size=block),
-        convert_options=pa.csv.ConvertOptions(column_types=dict(type_by_column), include_columns=list(type_by_column)),
-    )
+    types = dict.fromkeys(only_columns_as_text, pa.string())
+    chosen = pa.csv.ConvertOptions(column_types=types, include_columns=list(types))
+    return pa.csv.read_csv(path, read_options=pa.csv.ReadOptions(block_size=block), convert_options=chosen)
 
 
 def _restore_original_texts(table: pa.Table, path: Path, declared_roles: Mapping[str, Any]) -> pa.Table:
@@ -247,7 +245,7 @@ def _restore_original_texts(table: pa.Table, path: Path, declared_roles: Mapping
     parsed = [name for name in naming if not is_string(table.schema.field(name).type)]
     if not parsed or len(set(table.schema.names)) < len(table.schema.names):  # repeated names are reported elsewhere
         return table
-    texts = _parse_csv(path, dict.fromkeys(parsed, pa.string()))
+    texts = _parse_csv(path, only_columns_as_text=parsed)
     for name in parsed:
         kind, text = table.schema.field(name).type, pc.utf8_trim_whitespace(texts.column(name))
         if pa.types.is_integer(kind):
