@@ -125,7 +125,7 @@ def lower_first_letter(title: str) -> str:
 
 
 def to_file_name(text: str) -> str:
-    """Convert a text to a file name, with special characters replaced by ``-``.
+    """Convert a string to a file name, with special characters replaced by ``-``.
 
     >>> to_file_name("../right eye")
     'right-eye'

@@ -111,7 +111,7 @@ _PART_BETWEEN_OUTER_COMMAS = re.compile(r"""(?:'[^']*'|"[^"]*"|\([^()]*\)|\[[^\[
 
 
 def parse_number_or_text(value: str) -> int | float | str:
-    """Convert a text to an int or a float if possible."""
+    """Convert a string to an int or a float if possible."""
     for number_type in (int, float):
         try:
             return number_type(value)
@@ -121,7 +121,7 @@ def parse_number_or_text(value: str) -> int | float | str:
 
 
 def parse_setting_value(value: T) -> T | bool | int | float | str | tuple[int | float, ...]:
-    """Convert a text to a number, Boolean or tuple where possible.
+    """Convert a string to a number, Boolean or tuple if possible.
 
     >>> parse_setting_value("0.1"), parse_setting_value("true"), parse_setting_value("(.1, 2)")
     (0.1, True, (0.1, 2))

@@ -510,7 +510,7 @@ def pairwise(
     phi: Callable[[Tensor], Tensor] | None = None,
     psi: Callable[[Tensor], Tensor] | None = None,
 ) -> Loss:
-    """Pairwise losses such as triplet, N+1 tuplet and lifted structure, by `preset`.
+    """Pairwise losses selected by `preset`, such as triplet, N+1 tuplet and lifted structure.
 
     Args:
         preset: a loss of the paper's table (``info_nce``, ``mine``, ``triplet``, ``soft_triplet``, ``n_plus_1_tuplet``,

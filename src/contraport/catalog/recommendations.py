@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class ClaimReference(NamedTuple):
-    """Reference to a benchmark claim by its suite and its index there.
+    """Benchmark claim, identified by its suite and its index in the suite.
 
     The suites are in `benchmarks/suites`; indices count from 0.
     """

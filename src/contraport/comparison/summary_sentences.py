@@ -115,7 +115,7 @@ def summarize_significant_metrics(comparison: Comparison, column: str) -> str:
 
 
 def summarize_seeds_to_decide(comparison: Comparison, column: str) -> str:
-    """Return a sentence on the number of seeds that would settle open differences."""
+    """Return a sentence on how many seeds the undecided comparisons need."""
     metric = comparison.metrics[0]
     undecided = {
         one.row_name: one.num_seeds_to_decide

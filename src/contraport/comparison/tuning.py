@@ -1,4 +1,4 @@
-"""Hyperparameter search in a comparison, with equally many trials for each objective.
+"""Hyperparameter search in a comparison, with the same number of trials per objective.
 
 The first trial has the default settings. The others are points of a Sobol sequence, scrambled with a fixed seed, so
 that a longer search contains the trials of a shorter one.

@@ -120,11 +120,11 @@ class BatchOrder(Sampler[list[int]]):
 
     @property
     def first_batch_index(self) -> int:
-        """Index of the first batch of the next iteration, nonzero when resuming."""
+        """Index of the first batch in the next iteration, nonzero when resuming."""
         return self._resumed_batch if self.epoch == self._resumed_epoch else 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next iteration."""
+        """Set the epoch for the next iteration over the batches."""
         self.epoch = epoch
 
     def fill_epochs_from(self, positions: np.ndarray | None) -> None:

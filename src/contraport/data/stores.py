@@ -1,4 +1,4 @@
-"""Stores of item views, in memory, in files, or wrapping another store."""
+"""Stores of item views in memory or in files, and store wrappers."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ class Processes(NamedTuple):
 
     @property
     def collective_device(self) -> torch.device:
-        """Device of collectives, the current GPU with NCCL, else the CPU."""
+        """Device for collectives (the current GPU with NCCL, else the CPU)."""
         on_gpu = self.size > 1 and dist.get_backend() == "nccl"
         return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
 

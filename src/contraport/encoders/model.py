@@ -421,7 +421,7 @@ def _list_encoder_sources(
 
 
 def _get_saved_names_or_user_modules(config: Mapping[str, Any], config_path: str, user_modules: Encoders) -> Encoders:
-    """Return a saved model's encoder names, or the user's modules for them."""
+    """Return the user's encoder modules if given, else the saved encoder names."""
     saved = config.get("encoder")
     names: list[Any] = saved if isinstance(saved, list) else [saved]
     own = [name for name in names if is_user_module_description(name)]

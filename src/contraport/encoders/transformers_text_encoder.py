@@ -109,7 +109,7 @@ class TransformersTextEncoder(nn.Module):
         return states * mask.to(states.dtype)[:, :, None]
 
     def extra_repr(self) -> str:
-        """Return pooling, maximum length and tokenizer digest for the key of cached features."""
+        """Return pooling mode, maximum length and tokenizer digest for a cache key."""
         tokenizer: Any = self.tokenizer
         behavior: dict[str, Any] = {"kind": type(tokenizer).__name__, "special": tokenizer.special_tokens_map}
         if tokenizer.is_fast:
@@ -201,7 +201,7 @@ def build_transformers_text_encoder(name: str, *, pretrained: bool = False) -> T
 
 
 def _split_pooling_suffix(name: str) -> tuple[str, str | None]:
-    """Split a text encoder's name into model name and pooling.
+    """Split a text encoder's name into model name and pooling mode.
 
     >>> _split_pooling_suffix("bert-base-uncased@first"), _split_pooling_suffix("models/mine")
     (('bert-base-uncased', 'first'), ('models/mine', None))
@@ -313,7 +313,7 @@ def _get_max_positions(network: nn.Module) -> int:
 
 
 def _read_pooling(source: str, transformers: ModuleType) -> str:
-    """Return a sentence-transformers model's pooling, by default the mean."""
+    """Return the pooling mode of a sentence-transformers model (default: mean)."""
     config = _read_json_or_empty(file := _find_model_file(source, _POOLING_FILE, transformers), dict)
     old_modes = [mode for key, mode in _MODE_BY_OLD_POOLING_KEY.items() if config.get(key)]
     stated = config.get(_POOLING_KEY) or old_modes or ["mean"]

@@ -57,7 +57,7 @@ LogKernelFromUnit: TypeAlias = Callable[[float | Tensor], LogKernel]
 
 
 class Kernel(nn.Module, ABC):
-    """Base class of kernels, which map embeddings to a `LogKernel`.
+    """Base class of kernels, each a function of the cost between two embeddings.
 
     Embeddings are (N, d) for the rows and (M, d) for the columns. Subclasses define `log_kernel`, the kernel as a
     function of the cost.

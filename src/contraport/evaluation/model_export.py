@@ -120,7 +120,7 @@ def _write_verified_model(model: Model, path: Path, format_name: str) -> None:
 
 
 def _draw_random_views(model: Model, num_items: int = 3) -> tuple[Tensor, ...]:
-    """Draw random items like the training data, one tensor for each view."""
+    """Draw random inputs with the training data's shape, one tensor for each view."""
     generator, views = torch_generator("export.check", num_items), []
     for view in model.representation_views:
         tower, shape = model.tower(view), model.shapes[view]

@@ -432,7 +432,7 @@ def uniformity_pseudovalues(context: EvalContext) -> ItemValueArray:
     ),
 )
 def tolerance_pseudovalues(context: EvalContext) -> ItemValueArray:
-    """Mean cosine of two items of the same class.
+    """Mean cosine between items of the same class.
     Better uniformity usually lowers it.
     """
     return pseudovalues.compute_tolerance_pseudovalues(context.test_features, context.test_labels)
@@ -462,14 +462,14 @@ def hubness_pseudovalues(context: EvalContext) -> ItemValueArray:
 
 @register_clustering_metric("NMI", unit="share of information")
 def nmi_result(context: EvalContext) -> MetricResult:
-    """Normalized mutual information between the classes and equally many k-means clusters."""
+    """Normalized mutual information between classes and the same number of k-means clusters."""
     values = clustering.nmi_pseudovalues(context.test_labels, context.test_clusters)
     return intervals.MetricResult(values, intervals.bootstrap_means_limited_to_0_1)
 
 
 @register_clustering_metric("ARI", unit="share of pairs above chance")
 def ari_result(context: EvalContext) -> MetricResult:
-    """Adjusted Rand index between the classes and equally many k-means clusters."""
+    """Adjusted Rand index between classes and the same number of k-means clusters."""
     values = clustering.ari_pseudovalues(context.test_labels, context.test_clusters)
     return intervals.MetricResult(values, intervals.bootstrap_means_limited_to_1)
 

@@ -57,7 +57,7 @@ def check_labels(argument: str, labels: Tensor, num_items: int) -> None:
 
 
 def check_equal_widths(argument: str, points: Tensor, other_argument: str, other: Tensor) -> None:
-    """Raise `UsageError` unless two tensors have equally many features."""
+    """Raise `UsageError` unless two tensors have the same number of features."""
     expected = f"must have {other.shape[1]} features, as {other_argument}"
     check(points.shape[1] == other.shape[1], f"{argument}: {expected}, got {points.shape[1]}.", "shape")
 

@@ -287,7 +287,7 @@ def parse_extra_negatives(inputs: CallInputs, options: Mapping[str, Any]) -> Ext
 def check_views(
     views: Sequence[Tensor], *, shared_columns: bool = False, first_number: int = 0, sets: bool = False
 ) -> None:
-    """Raise `UsageError` unless the views are floating-point tensors of one shape (n, d).
+    """Raise `UsageError` unless the views are floating-point tensors of equal shape (n, d).
 
     Args:
         views: the embeddings; or sets of vectors, (n, t, d), of which views may have different numbers t.

@@ -138,7 +138,7 @@ def approximate_assignment(
 
 
 def _check_points(x: Tensor, y: Tensor) -> None:
-    """Raise `UsageError` unless x and y are floating-point tensors of one shape."""
+    """Raise `UsageError` unless x and y are floating-point tensors of equal shape."""
     for name, points in (("x", x), ("y", y)):
         good = isinstance(points, Tensor) and points.ndim == 2 and points.numel() > 0 and points.is_floating_point()
         check(good, f"{name}: must be a floating-point tensor of points, (n, d), got {type_and_shape(points)}.")

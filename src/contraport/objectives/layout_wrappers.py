@@ -136,7 +136,7 @@ class NestedCoordinates(LayoutWrapper):
         return self._flatten_weighted_blocks([self.layout.arrange_item_values(*values)] * len(self.dims))
 
     def _flatten_weighted_blocks(self, blocks_by_size: list[list[Block]]) -> list[Block]:
-        """Return all blocks in one list, with the weights of their prefix sizes."""
+        """Return all blocks in one list, each with its embedding prefix's weight."""
         weights = self.weights or (1.0,) * len(self.dims)
         return [
             replace(block, pattern=block.pattern.with_scaled_weight(weight))
@@ -183,7 +183,7 @@ def _pad_to_even_dimension(z: Tensor) -> Tensor:
 
 @dataclass(frozen=True, repr=False)
 class GuidedNegatives(LayoutWrapper):
-    """Layout wrapper that removes negatives by a teacher's similarities (GISTEmbed).
+    """Layout wrapper that removes negatives a teacher finds too similar (GISTEmbed).
 
     The call needs the teacher's ``features=``. The pair (i, j) is excluded if cos(t_i, t_j) > cos(t_i, t_i+) - margin;
     positives are never excluded; of several positives the least similar one counts. Additional columns

@@ -244,17 +244,17 @@ class Loss(nn.Module, ABC):
             return {name: value.item() for name, value in self.compute_terms_by_name(*views, **options).items()}
 
     def plan(self, *views: Tensor, **options: CallOptionValue) -> Tensor:
-        """Return the plan of the first block of compared pairs, (N, M)."""
+        """Return the first solved plan, as a dense (N, M) matrix."""
         with torch.no_grad():
             return next(self.iterate_plans_with_targets(*views, **options)).plan.dense()
 
     def target_plan(self, *views: Tensor, **options: CallOptionValue) -> Tensor:
-        """Return the target plan of the first block of compared pairs, (N, M)."""
+        """Return the first target plan, as a dense (N, M) matrix."""
         with torch.no_grad():
             return next(self.iterate_plans_with_targets(*views, **options)).target.dense()
 
     def plot(self, *views: Tensor, **options: CallOptionValue) -> Figure:
-        """Plot the solved and target plan of the first block of compared pairs.
+        """Plot the first solved plan and its target plan.
 
         Raises:
             UsageError: matplotlib is not installed; or as in the call.

@@ -30,7 +30,7 @@ from contraport.schedules import RampSchedule, parse_start_end_shape, parse_temp
 
 
 class LossSchedule(Protocol):
-    """Protocol of schedules that set one property of a loss by step."""
+    """Protocol of schedules that set a property of a loss at each step."""
 
     def apply(self, loss: Loss, step: int) -> None:
         """Set the scheduled property of a loss for a step, counted from 0."""

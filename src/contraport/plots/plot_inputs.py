@@ -86,7 +86,7 @@ def load_run(folder: Any) -> RunFolder:
 
 
 def sources_by_name(source: object) -> dict[str, Any]:
-    """Return the arrays or runs of a figure by name.
+    """Map names to the arrays or runs that a figure shows.
 
     Mappings stay, runs are named by their folders, and any other value has the name "".
 

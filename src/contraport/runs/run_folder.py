@@ -1,4 +1,4 @@
-"""Run folders that can be written, with the paths of their files.
+"""Writable run folders, with the paths of their files.
 
 ```
 DIR/config.yaml        keyword arguments of `contraport.train`
@@ -117,7 +117,7 @@ class ReplacedRunBackup:
 
 
 class RunFolder(Run):
-    """Run folder that can be written, with the paths of all its files.
+    """Writable run folder, with the paths of all its files.
 
     Methods that write raise `UsageError` if the folder is not writable or the disk is full.
 

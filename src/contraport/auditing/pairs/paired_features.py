@@ -389,7 +389,7 @@ def load_vector_pairs(dataset: Dataset) -> PairedFeatures:
 
 
 def _read_unit_rows(store: Store, row_divisors: Tensor, rows: Tensor) -> Tensor:
-    """Return rows of a view, scaled to unit length by the precomputed divisors."""
+    """Return the given rows of a view, scaled to unit length."""
     unscaled = store.fetch_views(rows)[0].float()
     return (unscaled / row_divisors[0].index_select(0, rows)).div_(row_divisors[1].index_select(0, rows))
 

@@ -90,7 +90,7 @@ class CandidateScoreMatrix(NamedTuple):
 
 
 def lowest_scoring_indices(scores: Tensor, share: float, *, min_share: float = 0.1) -> Tensor:
-    """Return the sorted indices of the lowest-scoring share of the scores.
+    """Return the sorted indices of the fraction `share` with the lowest scores.
 
     The share is at least `min_share`, as users also inspect pairs beyond the estimated noise rate.
 

@@ -221,7 +221,7 @@ def _find_role_column(
 def _build_roles_with_inferred_views(
     schema: pa.Schema, unassigned: list[str], column_by_role: dict[str, str | None], table_name: str
 ) -> ColumnRoles:
-    """Assign the columns without a role to views, by name and type."""
+    """Infer the view of each unassigned column from its name and type."""
     check(len(unassigned) > 0, f"data: {table_name}: must have a column for a view, got {schema.names}.", "no_view")
     pattern = re.compile(r"view(\d+)(?:[._].*)?", re.IGNORECASE)  # such as view0.x
     matches = {name: match for name in unassigned if (match := pattern.fullmatch(name))}

@@ -59,7 +59,7 @@ def get_table_files(folder: str) -> dict[str, Path]:
 
 
 def _get_key_positions(table_name: str, side: Dataset, pair_keys: list[Any], files: dict[str, Path]) -> np.ndarray:
-    """Return the row number of each pair's key in one table, int64 ``(pairs,)``."""
+    """Return the row index of each pair's key in a table, int64 ``(pairs,)``."""
     file = files[table_name]
     check(side.keys is not None, f"data: {file} must have a column id, or another role of keys.", "no_keys")
     places: dict[str, int] = {}

@@ -474,7 +474,7 @@ def choose_launch_config(
 
 
 def _choose_device_launch_config(kernel: str, x: Tensor) -> _LaunchConfig:
-    """Return the launch configuration of a kernel on the device of x."""
+    """Choose the launch configuration of a kernel for the device of `x`."""
     if not x.is_cuda:
         return _LaunchConfig(16, 16, num_warps=4, num_stages=1, BLOCK_D=16)
     shared_memory: int = torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin  # type: ignore[attr-defined, unused-ignore]

@@ -83,7 +83,7 @@ class StreamedPairPasses(PairPasses):
 
     @cached_property
     def has_bounded_exponents(self) -> bool:
-        """True if |log K| without biases is small enough for a direct `exp`."""
+        """True if exponents are small enough for a direct `exp`."""
         return self.log_kernel.compute_bound_without_biases() <= self.limit
 
     @cached_property
@@ -231,7 +231,7 @@ class StreamedPairPasses(PairPasses):
         return by_row, by_column
 
     def _stable_log_sums(self, column_potential: Tensor | None, row_potential: Tensor | None) -> list[Tensor | None]:
-        """Return row and column log-sum-exps without biases, by a running maximum."""
+        """Return row and column log-sum-exps, computed stably with a running maximum."""
         n, m = self.geometry.shape
         by_row = None if column_potential is None else _RunningLogSum(column_potential.new_full((n,), -torch.inf))
         by_column = None if row_potential is None else _RunningLogSum(row_potential.new_full((m,), -torch.inf))
@@ -326,7 +326,7 @@ class StoredPairPasses(StreamedPairPasses):
 
     @cached_property
     def has_bounded_exponents(self) -> bool:
-        """True if the stored tiles hold K rather than log K.
+        """True if exponents are small enough to store K rather than log K.
 
         It is saved, not computed again: a compiled graph may recompute the embeddings for the gradient, with another
         rounding, and a bound at the limit could then fall on the other side.

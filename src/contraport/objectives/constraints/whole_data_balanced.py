@@ -20,7 +20,7 @@ MAX_VIEWS_WITH_POTENTIALS = 2
 
 
 class DataBalanced(ItemLogAverages, Constraint):
-    """Balanced plan of the whole data, estimated from batches by stored potentials.
+    """Balanced plan of the whole data set, estimated from batches with moving averages.
 
     With N items in all, the plan of the data is P_ij = K_ij exp(f_i + g_j) / N^2, with e^-f_i = mean_j K_ij e^g_j and
     its mirror. A step estimates both means from its batch, once each, columns first. The pairs of an item's own views
@@ -60,7 +60,7 @@ class DataBalanced(ItemLogAverages, Constraint):
         super().__init__(items, momentum, averages_per_item=2 * MAX_VIEWS_WITH_POTENTIALS)
 
     def forward(self, geometry: Geometry, request: PlanRequest = PlanRequest()) -> list[Plan]:
-        """Return the batch's part of the balanced plan of all data."""
+        """Return the batch's part of the whole data set's balanced plan."""
         pattern = request.pattern
         message = f"constraint: {self!r} supports no negatives, column weights or pairs that depend on features."
         check(pattern is not None, message, "conflict")

@@ -1,4 +1,4 @@
-"""Report sections with metrics over training steps, epochs and severity of corruptions."""
+"""Report sections with metrics by training step, epoch and corruption severity."""
 
 from __future__ import annotations
 

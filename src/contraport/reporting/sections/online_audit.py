@@ -80,7 +80,7 @@ def _draw_score_histograms(pair_scores: np.ndarray, mismatch_scores: np.ndarray,
 def _build_lowest_pair_rows(
     assets: PageAssets, run: ReportedRun, scores: np.ndarray, fdrs: np.ndarray
 ) -> list[dict[str, Any]]:
-    """Build rows of the lowest-scored pairs, and add previews to the page."""
+    """Build table rows for the lowest-scoring pairs, with previews of their items."""
     assert run.online_audit_arrays
     partners = run.online_audit_arrays.get("partners", np.full(len(scores), -1))
     order = np.argsort(scores, kind="stable")[:NUM_LOWEST_PAIRS]

@@ -1,4 +1,4 @@
-"""Report section with transport plans as heatmaps and lines, over the epochs."""
+"""Report section with the transport plan of each epoch as a heatmap."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class PlanSnapshot(NamedTuple):
 
     @property
     def negatives_tv_from_uniform(self) -> float | None:
-        """Total variation distance between the negatives' distribution of mass and the uniform one."""
+        """Total variation distance of the negatives' masses from a uniform distribution."""
         negative = self.target == 0
         if self.excludes_self_pairs:
             negative = negative & ~np.eye(len(self.plan), dtype=bool)

@@ -124,7 +124,7 @@ class EncoderFreezer:
             self.freeze_or_unfreeze(0)
 
     def freeze_or_unfreeze(self, step: int) -> None:
-        """Freeze or unfreeze the encoders for a step.
+        """Freeze or unfreeze the encoders, depending on the step.
 
         It is called at each step, since `train()` may have been called on the module in between.
         """
