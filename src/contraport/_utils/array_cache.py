@@ -102,7 +102,7 @@ def find_cached_arrays(
 
 
 def total_array_bytes(key: Mapping[str, Any]) -> int:
-    """Return the total bytes of all arrays that a cache key describes."""
+    """Return the total bytes of arrays with the dtype and shapes in `key`."""
     return sum(np.dtype(key["dtype"]).itemsize * int(np.prod(shape)) for shape in key["shapes"])
 
 

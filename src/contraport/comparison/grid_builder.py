@@ -300,7 +300,7 @@ _OPTION_AND_DEFAULT_BY_SETTING_WORD = {
 
 
 def parse_column_setting(value: str | OptionMap, suggested_names: Iterable[str] = ()) -> tuple[str, dict[str, Any]]:
-    """Parse a setting of a table column, such as "strong+mismatched", to name and options.
+    """Parse a table column such as "strong+mismatched" into name and options.
 
     >>> parse_column_setting("strong+mismatched:0.2")
     ('strong+mismatched:0.2', {'augment': 'strong', 'mismatch': 0.2})

@@ -149,7 +149,7 @@ def _format_unbeaten_references(comparison: Comparison, column: str, metric: Met
 
 
 class _RowsAgainstBaseline(NamedTuple):
-    """Names of the rows by significance of their difference from the baseline.
+    """Row names grouped by the significance of their difference from the baseline.
 
     For a metric without a better direction, those above the baseline are in `better`.
     """

@@ -22,10 +22,10 @@ class Link(ABC):
 
     @abstractmethod
     def value(self, t: Tensor) -> Tensor:
-        """Return the log-kernel h(T) of negative costs T, differentiably."""
+        """Return the log-kernel of negative costs T, differentiably."""
 
     def derivative(self, t: Tensor) -> Tensor:
-        """Return the derivative of h at negative costs T, 0 where h(T) = -inf."""
+        """Return the derivative at negative costs T, 0 where the log-kernel is -inf."""
         (slope,) = vjp(self.value, [t], torch.ones_like(t))
         # Where h(T) is minus infinity, the derivative of an inner function may be infinite or NaN.
         return torch.zeros_like(t) if slope is None else torch.where(self.value(t) == -torch.inf, 0, slope)

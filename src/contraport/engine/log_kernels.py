@@ -181,7 +181,7 @@ class LogKernel(ABC):
         return False
 
     def to_flattenable(self) -> LogKernel:
-        """Return the same kernel in a form accepted by `flatten`.
+        """Return the same kernel with its tensors exposed to custom operators.
 
         Tensors that no pass uses are left out. The scaled embeddings contain the temperature, so no pass reads it.
         """

@@ -195,7 +195,7 @@ class Geometry:
         return Geometry(self.log_kernel.T, tuple(mask.T for mask in self.masks), self.has_no_empty_row_or_column)
 
     def to_flattenable(self) -> Geometry:
-        """Return the same geometry in a form accepted by `flatten`."""
+        """Return the same geometry with its tensors exposed to custom operators."""
         return Geometry(self.log_kernel.to_flattenable(), self.masks, self.has_no_empty_row_or_column)
 
     def take_rows(self, rows: slice) -> Geometry:

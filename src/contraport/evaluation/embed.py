@@ -266,7 +266,7 @@ def _slice_datasets_for_rank(datasets: Sequence[Dataset], rank: int, num_process
 def _add_batch_to_buffer(
     buffer: FeatureFileBuffer, dataset: Dataset, batch: Batch, features: np.ndarray, *, use_texts_as_keys: bool
 ) -> None:
-    """Add a batch of features and its item texts to the buffer.
+    """Append a batch's features and item texts to the buffer.
 
     Texts describe items that have keys; without keys in the data, or with `use_texts_as_keys`, they are the keys.
     """

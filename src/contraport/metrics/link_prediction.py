@@ -76,7 +76,7 @@ class ColumnRanking:
         return float((centered**3).mean() / max((centered**2).mean(), 1e-12) ** 1.5)
 
     def popularity_ratio(self, k: int) -> float:
-        """Return the k nearest columns' mean popularity, relative to that in training pairs.
+        """Return how popular the k nearest columns are, relative to training pairs.
 
         It is their mean popularity, divided by that of all training pairs' columns. The popularity of a column is its
         number of training pairs. A column counts once for each row that ranks it, or for each training pair. If there

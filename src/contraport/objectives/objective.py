@@ -1,4 +1,4 @@
-"""Objectives of layout, kernel, constraint, target and divergence, and their sums."""
+"""Objectives composed of layout, kernel, constraint, target and divergence, and sums of objectives."""
 
 from __future__ import annotations
 

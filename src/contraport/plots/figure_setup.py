@@ -117,7 +117,7 @@ def draw_heatmap(
 
 
 def escape_dollars(name: str) -> str:
-    r"""Escape dollar signs, between which matplotlib reads a formula.
+    r"""Escape dollar signs, which matplotlib would take for formula delimiters.
 
     >>> escape_dollars("$x$")
     '\\$x\\$'

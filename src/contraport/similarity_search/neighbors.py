@@ -360,7 +360,7 @@ def _has_image_or_npy_suffix(query: str) -> bool:
 
 
 def _format_query_title(query: int | str | Path) -> str:
-    """Return the title of a query, its text or the file's base name."""
+    """Return a query's text, or the base name of its file, as its title."""
     return Path(str(query)).name if _is_existing_path(query) else str(query)
 
 

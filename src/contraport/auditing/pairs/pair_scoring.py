@@ -237,7 +237,7 @@ STATISTICS |= {
 
 @_register_statistic("the sum of the statistics neighbors and canonical, each standardized", shared_space=False)
 def _score_combined(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    """Sum of the standardized scores by neighbors and by canonical correlation."""
+    """Sum of the standardized neighbor score and the standardized canonical correlation score."""
     total = torch.zeros(len(pairs.first), dtype=torch.float32, device=pairs.first.device)
     number = len(paired)
     starts_with_data = all(torch.equal(a[:number], b) for a, b in zip(pairs, paired.observed_pair_indices, strict=True))

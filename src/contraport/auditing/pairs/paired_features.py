@@ -112,7 +112,7 @@ class PairedFeatures:
 
     @cached_property
     def observed_pair_indices(self) -> PairIndices:
-        """Indices of the pairs in the data, which join both views of each item."""
+        """Indices that pair each item's first view with its own second view."""
         items = torch.arange(len(self), device=self.features[0].device)
         return PairIndices(items, items)
 
@@ -146,7 +146,7 @@ class PairedFeatures:
 
     @cached_property
     def observed_score_cache(self) -> dict[str, Tensor]:
-        """Cached scores of the pairs in the data, ``(n,)`` per statistic."""
+        """Cached scores of the observed pairs, ``(n,)`` per statistic."""
         return {}
 
     @cached_property

@@ -176,7 +176,7 @@ def _read_captions_unless_few(files: list[str], texts: set[str], folder: str) ->
 
 
 def _metadata_from_folder_names(parents: list[tuple[str, ...]], root: str) -> ItemMetadata:
-    """Build image metadata from folder names, which are classes or domains and classes."""
+    """Build image metadata from class folders, or domain folders that contain class folders."""
     in_folder = [len(folders) > 0 for folders in parents]
     if not any(in_folder):
         return ItemMetadata(root, len(parents))

@@ -108,7 +108,7 @@ def download_unless_cached(url: str, cache_folder: Path) -> str:
 
 
 def _get_paths_by_relative_path(system: Any, path: str) -> dict[str, str]:
-    """Return full paths of remote files by their paths relative to `path`."""
+    """Map relative paths of remote files under `path` to full paths."""
     if not system.isdir(path):
         return {"": path} if system.exists(path) else {}
     paths = {}

@@ -519,7 +519,7 @@ def _empty_gradient_and_sums(z: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _stack_labels_and_exceptions(masks: Sequence[LabelExclusion], side: int, z: Tensor) -> Tensor:
-    """Stack the labels by which each mask excludes pairs, for rows or columns.
+    """Stack the row or column labels and exceptions of all masks.
 
     `side` is 0 for rows and 1 for columns, with vectors `z`. Each mask has a row of labels, then one of exceptions.
     """

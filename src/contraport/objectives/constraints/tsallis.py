@@ -120,7 +120,7 @@ class TsallisProblem(HostLoop):
         return row_log_sums(self.build_geometry(potential, exponent)) + log_factor
 
     def newton_step_and_log_mass(self, potential: Tensor) -> tuple[Tensor, Tensor]:
-        """Return, for each potential, its Newton step toward mass 1 and log mass.
+        """Return, per potential, the Newton step toward mass 1, and the log mass.
 
         The mass is h(t) = sum [(order - 1) (theta - t)]_+^p. The step is that of h^(order - 1), which is nearly linear:
         above order 1 a norm, convex and decreasing, and below a mean of powers, concave and increasing. From a lower

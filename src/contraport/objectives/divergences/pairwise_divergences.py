@@ -1,4 +1,4 @@
-"""Pairwise losses on squared distances; also debiased InfoNCE and a closed-form quadratic loss.
+"""Pairwise losses on squared distances, debiased InfoNCE, and a closed-form quadratic loss.
 
 In the pairwise family, mean_i phi(sum_j psi(d_i^2 - d_ij^2)), psi is a link on T_ij = -d_ij^2 / temperature with the
 bias d_i^2 / temperature on its row, so that one log-sum-exp over the negatives serves all of them, with its exact
@@ -76,7 +76,7 @@ class Pairwise(KernelDivergence):
 
 @dataclass(frozen=True, repr=False)
 class PairwiseSum(KernelDivergence):
-    """Pairwise loss whose function of distance differences may be negative.
+    """Pairwise loss whose inner sum may have negative summands.
 
     It is phi(sum_j psi(d_i^2 - d_ij^2)), with the distances d of `Pairwise`.
 

@@ -162,7 +162,7 @@ class Rince(Divergence):
 
 @dataclass(frozen=True, repr=False)
 class FenchelYoung(Divergence):
-    """Fenchel-Young loss of quadratically regularized plans (sparsemax loss), the counterpart of KL.
+    """Fenchel-Young loss of quadratically regularized plans (sparsemax loss).
 
     Per unit of shared mass, with logits theta: Omega*(theta) - <theta, t> + Omega(t), Omega = |.|^2 / 2; zero if P = t.
 

@@ -438,7 +438,7 @@ RECONSTRUCTION_LOSS_BY_NAME = {"l1": F.l1_loss, "l2": F.mse_loss}
 
 
 class CrossViewInputReconstructionLoss(StepLoss):
-    """Predictive baseline that reconstructs each view from every other view's features.
+    """Baseline loss of reconstructing each view from every other view's features.
 
     Args:
         error: ``"l1"``, mean absolute error, or ``"l2"``, mean squared error.

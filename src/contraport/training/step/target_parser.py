@@ -191,7 +191,7 @@ def read_teacher_features(argument: str, file: str, items: int, *, views: int | 
 
 
 def read_pairwise_matrix(file: str, items: int) -> Tensor:
-    """Read a nonnegative matrix between the training items, ``(items, items)``, from a file.
+    """Read a nonnegative matrix with one row and column per training item.
 
     A dense `.npy` is memory-mapped; an `.npz` of `scipy.sparse` gives a sparse tensor.
 
