@@ -58,7 +58,7 @@ def _measure_table_width(table: Table) -> Measurement:
 
 
 def print_evaluation(results_by_run: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]) -> None:
-    """Print the metrics of each run, notes, paired differences and a verdict.
+    """Print each run's metrics and notes, then paired differences and a verdict.
 
     Only the metrics of the verdict are printed, unless `options` has `all`, or `metrics`: those named are all wanted.
     """
@@ -176,7 +176,7 @@ def print_comparison(comparison: Comparison) -> None:
 
 
 def print_audit(audit: Audit | ViewAudit) -> None:
-    """Print the worst pairs or views of an audit, notes and advice."""
+    """Print an audit's worst pairs or views, its notes and its advice."""
     print_table(audit.worst_table_title, audit.format_worst_rows())
     for sentence in (*audit.notes, audit.advice):
         print(sentence)

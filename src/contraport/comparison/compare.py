@@ -67,7 +67,7 @@ OnCellDone: TypeAlias = Callable[[Cell, JobResult], None]
 """Callback that receives each finished training run with its result."""
 
 TrialCellsByRowAndColumn = Mapping[tuple[str, str], list[Cell]]
-"""Cells of the search trials, by row name and column name."""
+"""Hyperparameter trials by row name and column name."""
 
 
 @COMPARE_COMMAND_SPEC.with_option_parameters
@@ -413,7 +413,7 @@ def _save_comparison(
 def _failed_search_results_by_cell(
     grid: Grid, trials: TrialCellsByRowAndColumn, results: Mapping[str, JobResult]
 ) -> JobAndResultByRowColumnSeed:
-    """Build a failed result for each training run whose search trials all failed."""
+    """Build a failed result for each training run whose hyperparameter trials all failed."""
     failed_cells: dict[tuple[str, str, int], tuple[CellJob, JobResult]] = {}
     for cell in grid.cells:
         own_trials = trials.get((cell.row.name, cell.column.name), [])
@@ -447,7 +447,7 @@ def _reference_metrics_by_name_and_column(
 def _build_trial_records(
     grid: Grid, trials: TrialCellsByRowAndColumn, results: Mapping[str, JobResult], selection_metric: Metric
 ) -> list[dict[str, Any]]:
-    """Return a record of each search trial, with its settings and result."""
+    """Return a record of each hyperparameter trial, with its settings and result."""
     records = []
     for (row, column), cells in trials.items():
         best = find_best_trial_if_all_done(cells, results, selection_metric)

@@ -136,7 +136,7 @@ class Comparison:
         ]
 
     def markdown(self) -> str:
-        """Return the tables, sentences, notes, verdicts and search trials as Markdown."""
+        """Return the tables, sentences, notes, verdicts and hyperparameter trials as Markdown."""
         parts = [
             f"# {self.title}",
             *list_mean_and_difference_tables(self),

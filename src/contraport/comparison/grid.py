@@ -148,7 +148,7 @@ class Grid:
 
     @property
     def cells(self) -> list[Cell]:
-        """All training runs of the table, ordered by seed, without search trials.
+        """All training runs of the comparison, ordered by seed, without hyperparameter trials.
 
         The first cells are thus a complete table with fewer seeds.
         """
@@ -157,7 +157,7 @@ class Grid:
 
     @cached_property
     def encoder_changes_by_reference_row(self) -> dict[str, dict[str, Any]]:
-        """Encoder options that differ from the baseline's, by row, once per distinct encoder.
+        """Encoder options that differ from the baseline's, for one row per encoder.
 
         The untrained encoder and the raw inputs are evaluated too for these reference rows: the baseline, and the first
         row of each other encoder or representation. Metrics of another representation do not show what training added.

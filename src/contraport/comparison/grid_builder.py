@@ -116,7 +116,7 @@ def _check_same_test_items(rows: Sequence[Row], common_options: OptionMap, colum
 def _check_names_in_claims(
     claims: Sequence[Claim], rows: Sequence[Row], columns: Sequence[Column], *, only_metrics: bool
 ) -> None:
-    """Raise `UsageError` if a suite's claim names an unknown metric, row or setting."""
+    """Raise `UsageError` if a benchmark claim names an unknown metric, row or setting."""
     names, settings = [row.name for row in rows], [column.setting_name for column in columns]
     for claim in claims:
         if claim.metric_key is not None:
@@ -372,7 +372,7 @@ def load_suite(suite: str | Path) -> dict[str, Any]:
 
 
 def parse_claim(value: Any) -> Claim:
-    """Parse a claim about rows of a comparison from a mapping.
+    """Parse a claim that some rows of a comparison are better than another.
 
     Raises:
         UsageError: missing or unknown keys, or wrong values.

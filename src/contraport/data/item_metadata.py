@@ -1,4 +1,4 @@
-"""Metadata of a source's items, from which one split's dataset is built."""
+"""Metadata of a source's items, used to build the dataset of a split."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def _any_view_match_mask(dataset: Dataset, digests: NDArray[np.int64]) -> Tensor
 
 
 def _contain_all_digests(datasets: Sequence[Dataset], digests: NDArray[np.int64]) -> bool:
-    """Return whether datasets together contain an item for each digest."""
+    """Return whether every view digest occurs in at least one of the datasets."""
     existing = [
         one.view_content_digests[_present_view_mask(one)].numpy()
         for one in datasets

@@ -164,7 +164,7 @@ class InitialWeights:
 
     @property
     def encoder_option(self) -> Encoders:
-        """Names of the encoders in the form of the option `encoder`, None if unknown."""
+        """Encoder names as a value of the option `encoder`, None if unknown."""
         if isinstance(self.encoders, EncoderWeights):
             return self.encoders.name
         if isinstance(self.encoders, Mapping):

@@ -16,7 +16,7 @@ TreeStructure: TypeAlias = Any
 
 
 def flatten(value: Any, tensors: list[Tensor]) -> TreeStructure:
-    """Append a value's tensors to a list, and return the rest as structure.
+    """Append a nested value's tensors to a list, and return its structure.
 
     A tensor that occurs several times is appended once, so that `unflatten` restores identity: symmetric problems are
     recognized by rows and columns being the same tensor.

@@ -260,7 +260,7 @@ class SplitLoader:
 
 
 def resolve_dataset_view_index(dataset: Dataset, model: Model, model_view: object) -> int:
-    """Return the dataset's view index that matches a view of the model."""
+    """Return the index of the dataset view that corresponds to a model view."""
     number = model.view_index(model_view)
     names, shapes = dataset.view_names, dataset.shapes
     if model.view_names[number] in names:

@@ -128,7 +128,7 @@ class SentenceTransformerLoss(nn.Module):
         return {"objective": repr(self.objective), "columns": self.columns, "mini_batch_size": self.mini_batch_size}
 
     def _embed_in_chunks(self, features: Mapping[str, Any]) -> Tensor:
-        """Return embeddings (n, d) of a text column, recomputed in chunks in backward."""
+        """Return embeddings (n, d) of a text column, recomputed chunkwise for backpropagation."""
         if self.mini_batch_size is None:
             return self._encode_texts(features)
         rows = {len(value) for value in features.values() if isinstance(value, Tensor) and value.ndim > 0}

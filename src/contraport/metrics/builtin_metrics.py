@@ -285,7 +285,7 @@ def link_column_coverage(context: EvalContext, number: int) -> float:
     "Link hubness@{}", better="lower", unit="skewness", value_format="{:.2f}", numbers=(10,), headline=False
 )
 def link_hubness(context: EvalContext, number: int) -> float:
-    """Skewness of how many rows have each column among their k nearest.
+    """Skewness of how often columns occur among the k nearest of rows.
     Columns with many true partners raise it.
     """
     return context.column_ranking.column_hubness(number)
@@ -295,7 +295,7 @@ def link_hubness(context: EvalContext, number: int) -> float:
     "Link popularity@{}", better="neither", unit="relative to training pairs", value_format="{:.2f}", numbers=(10,)
 )
 def link_popularity_ratio(context: EvalContext, number: int) -> float:
-    """Mean popularity of the k nearest columns, divided by that of training pairs.
+    """Mean popularity of the k nearest columns, relative to columns of training pairs.
     The popularity of a column is its number of training pairs.
     """
     return context.column_ranking.popularity_ratio(number)
@@ -454,7 +454,7 @@ def effective_rank_pseudovalues(context: EvalContext) -> ItemValueArray:
     requires=(Requirement(lambda context: len(context.test) > 10, "there are only 10 test items or fewer"),),
 )
 def hubness_pseudovalues(context: EvalContext) -> ItemValueArray:
-    """Skewness of how many items have each item among their 10 nearest.
+    """Skewness of how often items occur among the 10 nearest of others.
     It is large if a few items are near everything.
     """
     return pseudovalues.compute_hubness_pseudovalues(context.test_features)

@@ -22,7 +22,7 @@ PLOTLY_DASH_STYLES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdo
 
 @dataclass(frozen=True)
 class ReportedRun:
-    """Settings, logged metrics, evaluation and figure arrays of a run in a report.
+    """Settings, logged metrics, evaluation and plotted arrays of a reported run.
 
     Attributes:
         name: name of the run folder; the path if several runs have the same name.

@@ -366,7 +366,7 @@ def is_nested_number_mapping(values: Any, *, depth: int) -> bool:
 
 
 def read_evaluation(path: Path) -> dict[str, Any]:
-    """Read metrics by encoder, intervals and notes from an `evaluation.json`."""
+    """Read metric values, confidence intervals and notes from an `evaluation.json`."""
     values = json.loads(path.read_text("utf-8"))
     good = isinstance(values, dict) and is_nested_number_mapping(values.get("rows"), depth=2)
     check(good, f"run: {path} is corrupt: expected an object with 'rows' of numbers{REEVALUATE_REMEDY}", "corrupt")

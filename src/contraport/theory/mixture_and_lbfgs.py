@@ -32,7 +32,7 @@ class MixtureSample(NamedTuple):
 def sample_gaussians_on_circle(
     items: int = 250, dimensions: int = 2, components: int = 5, sigma: float = 0.1, *, seed: int = 0
 ) -> MixtureSample:
-    """Sample a Gaussian mixture with centers evenly on the unit circle.
+    """Sample a Gaussian mixture with centers evenly spaced on the unit circle.
 
     The circle lies in the first two coordinates.
 

@@ -232,13 +232,13 @@ class Callback:
         """Called when an exception ends the training."""
 
     def state(self) -> dict[str, Any] | None:
-        """Return the state to store in a checkpoint, or None (default)."""
+        """Return the callback's state for a checkpoint, or None (default)."""
         return None
 
     @property
     def checkpoint_key(self) -> str:
-        """Key of the state in a checkpoint."""
+        """Key of the callback's state in a checkpoint."""
         return type(self).__name__
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restore the state that a checkpoint holds."""
+        """Restore the callback's state from a checkpoint."""

@@ -198,7 +198,7 @@ def _score_csls(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 
 @_register_statistic("minus the share of items that are nearer than the partner", shared_space=True)
 def _score_rank(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    """Minus the share of candidates that exceed the partner's similarity to an item."""
+    """Minus the share of candidates nearer to an item than its partner."""
     x, y = paired.load_embeddings()
     first, second = x[pairs.first], y[pairs.second]
     return (
@@ -208,7 +208,7 @@ def _score_rank(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 
 
 def _compute_share_nearer_than_partner(values: Tensor, others: Tensor, partners: Tensor) -> Tensor:
-    """Return the share of `others` that exceed the partner's similarity to each item."""
+    """Return the share of `others` nearer to each item than its partner."""
     blocks = zip(split_into_row_blocks(values, len(others)), split_into_row_blocks(partners, len(others)), strict=True)
     return torch.cat([
         (x @ others.T > (x * y).sum(1, keepdim=True) + SIMILARITY_TIE_TOLERANCE).float().mean(1) for x, y in blocks

@@ -159,7 +159,7 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
         )
 
     def _score_view_pairs(self) -> ViewPairScores:
-        """Score each pair of views for all items and deliberate mismatches."""
+        """Score all items and deliberate mismatches by each pair of their views."""
         dataset, decoys, items = self._dataset, self._dataset.decoy_pairs, len(self._dataset)
         features, _ = encode_and_project_views(self._pipeline.model, dataset, self._pipeline.views, self._loader_config)
         sources = [features]

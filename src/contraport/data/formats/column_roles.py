@@ -127,7 +127,7 @@ def check_no_columns(declared_roles: Mapping[str, Any] | None, data_name: str) -
 
 
 def is_text_column_name(name: str) -> bool:
-    """Return whether the name of a column implies texts, such as ``caption``.
+    """Return whether a column's name, such as ``caption``, suggests texts.
 
     >>> is_text_column_name("Caption"), is_text_column_name("city")
     (True, False)
@@ -164,7 +164,7 @@ class ViewDivision(NamedTuple):
 
 
 def suggest_view_division(columns: Sequence[str]) -> ViewDivision:
-    """Suggest how to divide columns into several views, by their prefixes.
+    """Suggest how to divide columns into views by the prefixes of their names.
 
     Two groups of columns, or three or four of several columns each, are evident views. Columns without such prefixes
     are divided into two halves, which are not evident.

@@ -166,7 +166,7 @@ def draw_epoch_curves(runs: Sequence[ReportedRun], metric: Metric) -> PlotlyFigu
 
 
 class _EpochValue(NamedTuple):
-    """Metric value after an epoch with its confidence interval, possibly of zero width."""
+    """Metric value at one epoch, with the ends of its confidence interval."""
 
     epoch: int
     value: float

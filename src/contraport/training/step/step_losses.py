@@ -1,4 +1,4 @@
-"""Losses of a training step, such as objectives, prototypes and distillation."""
+"""Contrastive, prototype, distillation and reconstruction losses of a training step."""
 
 from __future__ import annotations
 
