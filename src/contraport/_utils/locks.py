@@ -136,7 +136,7 @@ class _Lock:
                 continue  # the network file system is unavailable; if it stays so, the work in it fails anyway
 
     def _find_in_use_message(self, lock_text: str) -> str | None:
-        """Return the error message for a held lock, or None if stale."""
+        """Return the error message if the lock is held, or None if stale."""
         try:
             owner = json.loads(lock_text)
         except ValueError:  # being written, or cut short by a full disk

@@ -33,7 +33,7 @@ CLAIM_FIELD_BY_KEY = dict(zip(("says", "better", "than", "settings", "measure", 
 
 
 def build_grid(explicit_options: OptionMap) -> Grid:
-    """Build the grid from explicit options, which override those of the suite.
+    """Build a comparison's grid of runs, with explicit options overriding the suite file.
 
     Raises:
         UsageError: unknown or invalid suite, wrong options, or an empty grid.
@@ -151,7 +151,7 @@ def suite_entries_by_name(option: Literal["objectives", "settings"], *suites: Op
 def split_or_look_up_entries(
     values: Iterable[str | OptionMap], suite_entries: Mapping[str, OptionMap]
 ) -> list[str | OptionMap]:
-    """Replace names that the suite file defines, and split other values at commas.
+    """Split comma-separated entries, and replace names by their definitions in the suite.
 
     The values are those of `--objectives` or `--settings`. A part without a colon before its ``=`` continues the
     settings before it. Quoted values keep their commas.

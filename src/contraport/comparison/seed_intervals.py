@@ -206,7 +206,7 @@ def estimate_paired_difference(
 def predict_num_seeds_to_decide(
     is_decided: Callable[[Sequence[Difference]], bool], differences: Sequence[PairedDifference], *, comparisons: int
 ) -> int:
-    """Predict how many seeds a test needs to be decided, at current differences.
+    """Predict how many seeds would make a test conclusive at the observed differences.
 
     It is `MAX_PREDICTED_SEEDS` if no smaller number would: there are too few test items, or the differences contradict
     each other. Each difference needs two seeds, as a single one cannot separate their variance from that of items.

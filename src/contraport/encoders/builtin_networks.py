@@ -196,14 +196,14 @@ def _compute_hue_features(images: Tensor) -> Tensor:
 
 
 def _compute_cell_histograms(angles_in_turns: Tensor, magnitudes: Tensor) -> Tensor:
-    """Return 9-bin histograms of angles in each cell, with linear interpolation between bins.
+    """Return 9-bin histograms of gradient directions or hues in each image cell.
 
     Args:
         angles_in_turns: angle of each pixel, ``(b, 1, H, W)``; 1 is the full circle of bins.
         magnitudes: weight of each pixel, ``(b, 1, H, W)``.
 
     Returns:
-        Mean length per bin and cell, ``(b, 9, 7, 7)``.
+        Mean length per bin and cell, interpolated linearly between bins, ``(b, 9, 7, 7)``.
     """
     bins = torch.arange(NUM_ANGLE_BINS, device=angles_in_turns.device).view(1, -1, 1, 1)
     distance = (angles_in_turns % 1 * NUM_ANGLE_BINS - bins).abs()

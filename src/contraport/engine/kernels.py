@@ -492,7 +492,7 @@ def normalize(z: Tensor, length: float = 1.0) -> Tensor:
 
 
 def normalized_rows_and_divisors(z: Tensor, length: float) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Return rows scaled to norm `length`, (n, d), and both divisors of each row.
+    """Return rows scaled to norm `length`, (n, d), and their two successive divisors.
 
     Each row was divided first by its largest entry, then by the norm of the quotient over `length`, (n, 1) each.
     """
@@ -545,7 +545,7 @@ class _ScaledEmbeddings(NamedTuple):
     common_squared_norm: float = math.inf
 
     def bias_vector(self) -> Tensor:
-        """Return the bias of each embedding as a vector, (n,)."""
+        """Return `bias` expanded to one value per embedding, (n,)."""
         size = self.z.shape[0]
         return self.bias.expand(size) if isinstance(self.bias, Tensor) else constant_vector(size, self.bias, self.z)
 

@@ -216,7 +216,7 @@ class RingLogKernel(LogKernel):
     take_rows = dense = tile_with_link_input = add_tile_gradients = _raise_unsupported
 
     def start_exchange(self, *, with_gradient: bool, half_ring: bool) -> RingExchange:
-        """Start sending the columns from process to process around the ring."""
+        """Build the exchange that passes column blocks around the ring of processes."""
         size = self.processes.size
         columns = [self.own.inputs[k].detach() for k in self.own.column_input_indices]
         block = torch.cat([v.flatten() for v in columns])  # embeddings and biases as one message

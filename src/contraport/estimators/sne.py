@@ -248,7 +248,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return nn.Sequential(body, nn.Linear(int(body.num_features), self.n_components))  # type: ignore[arg-type]
 
     def _embed_in_training_mode(self, data: Tensor) -> Tensor:
-        """Embed all data by the encoder in training mode."""
+        """Embed all data with the encoder in training mode."""
         embedding: Tensor = self.encoder_.train()(data)
         expected, got = (len(data), self.n_components), tuple(getattr(embedding, "shape", ()))
         check(got == expected, f"encoder: must return shape {expected}, got {got}.", "shape")

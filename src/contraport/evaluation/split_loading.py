@@ -179,7 +179,7 @@ def describe_test_data_and_perturbations(settings: Settings, test: Dataset, opti
 
 
 def is_training_data(settings: Settings, data_or_none: object) -> bool:
-    """Return whether data are None or the training data of a run."""
+    """Return whether the option `data` refers to the run's training data."""
     if data_or_none is None:
         return True
     if not isinstance(data_or_none, str | Path) or settings.data is None:

@@ -63,7 +63,7 @@ def replace_components(
     divergence: str | None = None,
     constraint: str | None = None,
 ) -> Objective:
-    """Return an objective with some components replaced by ones parsed from text.
+    """Return an objective with components replaced, each specified as text, such as ``rince:q=0.5``.
 
     The temperature stays, unless the kernel gives another.
 

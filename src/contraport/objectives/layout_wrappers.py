@@ -218,7 +218,7 @@ class GuidedNegatives(LayoutWrapper):
 
     @property
     def traits(self) -> LayoutTraits:
-        """Traits of the wrapped layout, with `requires_features` set to True.
+        """Properties of the wrapped layout, with teacher features required.
 
         With margin <= 0, features of whole items, equal in all views, exclude nothing: no pair is more similar than an
         item with itself.

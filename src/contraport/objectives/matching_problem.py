@@ -306,7 +306,7 @@ def describe_type_and_row_shape(value: object) -> str:
 
 
 def _types_and_row_shapes_by_option(problem: MatchingProblem) -> dict[str, str]:
-    """Return the types and per-item shapes that processes must share, by option."""
+    """Describe each input's type and per-item shape, which all processes must share."""
     inputs, negatives, ndim = problem.inputs, problem.negatives, problem.inputs.views[0].ndim
 
     def first_vectors(items: Tensor) -> Tensor:  # of each set, as processes may have sets of different sizes

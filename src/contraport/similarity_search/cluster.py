@@ -1,4 +1,4 @@
-"""Implements `contraport cluster`: k-means clusters of embedded items."""
+"""Implements `contraport cluster`, which groups embedded items by k-means."""
 
 from __future__ import annotations
 

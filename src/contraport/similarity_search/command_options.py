@@ -62,7 +62,7 @@ class NearestItemsOptions(FeatureSearchOptions, TrustOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ItemSearchOptions(NearestItemsOptions):
-    """Options of `contraport.search`: find items by a query of another view."""
+    """Options of `contraport.search`, which finds items by a query of another view."""
 
     features: str | Path | Run = field(
         kw_only=False,
@@ -93,7 +93,7 @@ class ItemSearchOptions(NearestItemsOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class NeighborSearchOptions(NearestItemsOptions):
-    """Options of `contraport.neighbors`: find the items nearest to an item, file or text."""
+    """Options of `contraport.neighbors`, which finds the items nearest to an item, file or text."""
 
     query: int | str | Path = field(
         metadata=option_metadata(
@@ -111,7 +111,7 @@ def _check_cosine(name: str, value: Any) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class DuplicateSearchOptions(FeatureSearchOptions):
-    """Options of `contraport.duplicates`: find groups of nearly equal items."""
+    """Options of `contraport.duplicates`, which finds groups of nearly equal items."""
 
     threshold: float = option(
         0.999, "Least cosine similarity of duplicates; equal features have 1.", check=_check_cosine
@@ -123,7 +123,7 @@ class DuplicateSearchOptions(FeatureSearchOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ItemClusteringOptions(SavedFeaturesOptions):
-    """Options of `contraport.cluster`: k-means clustering of items."""
+    """Options of `contraport.cluster`, which groups items by k-means."""
 
     k: int = field(metadata=option_metadata("Number of clusters.", check=int_in_range(1)))
     out: str | Path | None = option(None, "Write the cluster of each item to this .csv file; default: no file.")

@@ -1,4 +1,4 @@
-"""Implements `contraport duplicates`: finds groups of items with nearly equal features."""
+"""Implements `contraport duplicates`, which finds groups of items with nearly equal features."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ MIN_LESS_SIMILAR_PAIRS = 20
 
 
 class DuplicateGroup(NamedTuple):
-    """Group of near-duplicate items, connected by nearly equal pairs.
+    """Group of near duplicates, where similar items are linked directly or through others.
 
     Attributes:
         positions: positions of the items among the features, from 0.
@@ -259,7 +259,7 @@ def _find_proposed_threshold(cosines: np.ndarray) -> float | None:
 
 
 def _write_duplicates_page(path: str | Path, features: Features, result: DuplicatesResult, threshold: float) -> None:
-    """Write the HTML page of the groups and of near duplicates."""
+    """Write an HTML page of duplicate groups and pairs just below the threshold."""
     lead = [f"Linked items have a cosine similarity of {threshold:g} or more."]
     if len(result) > MAX_HTML_GROUPS:
         lead.append(f"The {MAX_HTML_GROUPS} largest groups are shown.")
@@ -299,7 +299,7 @@ class _NearestTracker:
 
 
 def _label_groups(features: np.ndarray, threshold: float, nearest: _NearestTracker, device: torch.device) -> np.ndarray:
-    """Return each item's group, a connected component of the pairs above `threshold`.
+    """Return each item's group, linking pairs with cosine similarity of at least `threshold`.
 
     `nearest` is updated by all pairs.
     """
@@ -333,7 +333,7 @@ def _label_groups(features: np.ndarray, threshold: float, nearest: _NearestTrack
 
 
 def _label_groups_by_index(index: ApproximateFeatureIndex, threshold: float, nearest: _NearestTracker) -> np.ndarray:
-    """Return each item's group, connected by pairs of the search index above `threshold`.
+    """Return each item's group, using only pairs that an approximate index finds.
 
     `nearest` is updated by the pairs of the index.
     """

@@ -1,4 +1,4 @@
-"""Implements `contraport neighbors` and `contraport search`: items nearest to a query."""
+"""Implements `contraport neighbors` and `contraport search`, which find items nearest to a query."""
 
 from __future__ import annotations
 
@@ -317,7 +317,7 @@ def _write_page_if_set(
 
 
 def _find_query_position(query: int | str | Path, features: Features) -> int | None:
-    """Resolve a query by position or key to an item position, or None."""
+    """Return the position of the item that the query names, else None."""
     if isinstance(query, int):
         items = len(features)
         check(0 <= query < items, f"query: must be a position from 0 to {items - 1}, got {query}.", "out_of_range")

@@ -292,7 +292,7 @@ def compare_constraints(
 
 
 def _compute_plan_statistics(plan: Tensor, true_pair_mask: Tensor) -> PlanWithStatistics:
-    """Compute a plan's mass, its share on true pairs, and its column balance."""
+    """Compute a plan's total mass, true-pair share and mass distribution over columns."""
     mass = plan.sum()
     columns = plan.sum(0) / mass
     return PlanWithStatistics(

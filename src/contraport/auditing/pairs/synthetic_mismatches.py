@@ -31,9 +31,9 @@ MIN_DECOYS, MAX_DECOYS, MAX_DECOY_SHARE = 200, 2_000, 0.2
 
 
 class DatasetWithDecoysPastEnd(Dataset):
-    """Dataset of `n` items, with deliberate mismatches at positions from `n` on.
+    """Dataset whose positions past the end hold deliberate mismatches (decoys).
 
-    Its length is `n`: decoys are fetched by position but not counted.
+    Its length is the number `n` of items: decoys are fetched by position but not counted.
 
     Decoy k is item ``decoy_pairs.first[k]``, with one view of item ``decoy_pairs.second[k]``. Its id, label and all
     else are those of the former.

@@ -297,7 +297,7 @@ def _flatten_nested(item: Any) -> list[Any]:
 
 
 def _parse_field_as_batch_of_one(name: str, value: Any, error_prefix: str, image_size: int | None) -> Tensor | None:
-    """Parse a field into a batch of one, None if not a view."""
+    """Return an item's field as a batch of one, None for non-view fields."""
     has_text_suffix = isinstance(value, str | bytes) and name.rpartition(".")[2].lower() == "txt"
     if has_text_suffix or (isinstance(value, str) and is_text_column_name(name)):
         try:

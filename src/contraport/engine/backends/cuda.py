@@ -242,7 +242,7 @@ class _WeightTerms(NamedTuple):
 
 
 class _WeightVariants(NamedTuple):
-    """Two forms of pair weights, with an exponential per term or one for all.
+    """Two forms of pair weights, with one exponential per summand or one overall.
 
     Which form is used is decided on the device: reading the flags would make the host wait.
 
@@ -307,7 +307,7 @@ def _row_log_sums_or_weighted_sums(
 def _input_gradients(
     inputs: _KernelInputs, weights: _WeightTerms, needs_grad: Sequence[bool], without_link: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of x, y, the row biases and the column biases.
+    """Return the gradients with respect to x, y and both bias vectors.
 
     They are W y, W^T x, and the row and column sums of the pair weights W. Gradients that are not needed are
     uninitialized.
@@ -514,7 +514,7 @@ def choose_column_splits(row_blocks: int, column_blocks: int, processors: int) -
 
 
 def _empty_gradient_and_sums(z: Tensor) -> tuple[Tensor, Tensor]:
-    """Allocate the gradient of z, (n, d), and one sum per row, (n,)."""
+    """Allocate the gradient with respect to z, (n, d), and row sums, (n,)."""
     return torch.empty_like(z, dtype=torch.float32), z.new_empty(z.shape[0], dtype=torch.float32)
 
 

@@ -247,7 +247,7 @@ class StreamedPairPasses(PairPasses):
         return [None if v is None else v.value() for v in (by_row, by_column)]
 
     def _gradient_weights_on_tile(self, group: _TermGroup, tile: Tile) -> Tensor:
-        """Return the pair weights of one group of terms on a tile, summed."""
+        """Return the sum of a group of pair-weight summands on a tile."""
         rows, columns = tile.rows, tile.columns
         u, v = group.row_factors, group.column_factors
         out = self._buffers[1, : rows.stop - rows.start, : columns.stop - columns.start]
@@ -425,12 +425,12 @@ class _RunningLogSum:
         self.maximum[rows] = new
 
     def value(self) -> Tensor:
-        """Return each row's log-sum-exp so far, -inf without entries."""
+        """Return each row's log-sum-exp so far, -inf before the first entry."""
         return self.maximum + self.total.log()
 
 
 class _TermGroup(NamedTuple):
-    """Terms of the pair weights that share one exponential factor.
+    """Pair-weight summands that share one exponential factor.
 
     The exponential is exp(S + A + B) of each pair, for the log-kernel S.
 

@@ -79,7 +79,7 @@ def draw_training_curve(runs: Sequence[ReportedRun], key: str) -> PlotlyFigure:
 
 
 def _compute_positions_by_axis(run: ReportedRun, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Compute positions of logged rows by step, share of steps, epoch and seconds."""
+    """Compute each logged row's x-axis position as step, training share, epoch and seconds."""
     if not rows:
         return {}
     last = run.metrics_rows[-1]

@@ -55,7 +55,7 @@ class MomentumEncoder(nn.Module):
 
     @torch.no_grad()
     def forward(self, views: Sequence[Tensor], *, are_features: bool = False) -> tuple[Tensor, ...]:
-        """Return each view's projection, ``(b, P)``, without gradient, from views or features."""
+        """Return each view's projection, ``(b, P)``, without tracking gradients."""
         return self.model.project(views if are_features else self.model.encode(views))
 
     @torch.no_grad()
