@@ -191,7 +191,7 @@ def _train_and_evaluate(job: CellJob) -> JobResult:
 
 
 class TimeBudget:
-    """Time budget that allows a job if the mean job duration still fits.
+    """Time budget that allows another job if its expected duration fits.
 
     Attributes:
         finished_job_seconds: durations of the finished jobs in seconds.

@@ -87,7 +87,7 @@ class Operation(ABC):
     @property
     @abstractmethod
     def num_differentiable_outputs(self) -> int:
-        """Number of differentiable outputs, which come first."""
+        """Number of differentiable outputs, which precede the others."""
 
     @abstractmethod
     def forward(self, passes: PairPasses) -> list[Tensor]:
@@ -98,7 +98,7 @@ class Operation(ABC):
 
     @abstractmethod
     def allocate_outputs(self) -> list[Tensor]:
-        """Return uninitialized tensors of the shapes of the outputs, for tracing by `torch.compile`."""
+        """Allocate uninitialized outputs, for tracing by `torch.compile`."""
 
     @abstractmethod
     def differentiable_inputs(self) -> tuple[Tensor | None, ...]:
@@ -216,7 +216,7 @@ class HostLoop(ABC):
 
     @abstractmethod
     def allocate_outputs(self) -> list[Tensor]:
-        """Return uninitialized tensors of the shapes of the outputs, for tracing by `torch.compile`."""
+        """Allocate uninitialized outputs, for tracing by `torch.compile`."""
 
 
 def run_host_loop(loop: HostLoop) -> list[Tensor]:

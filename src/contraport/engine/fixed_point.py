@@ -161,7 +161,7 @@ class FixedPointOperation(Operation):
         return differentiable_gradients(equations, tensors, [u, v], args.needs_grad)
 
     def _read_fixed_point(self, args: BackwardArgs) -> _FixedPoint:
-        """Return the converged potentials, with the gradients of the loss."""
+        """Return the converged potentials and the loss gradients with respect to them."""
         f, g, row_sums, column_sums, *_ = args.outputs
         pairs = zip(args.grad_outputs, self.log_marginals, strict=True)
         f_bar, g_bar = (torch.zeros_like(like) if gradient is None else gradient for gradient, like in pairs)
@@ -187,7 +187,7 @@ class _FixedPoint(NamedTuple):
 
 
 def _solve_adjoint_system_densely(geometry: Geometry, point: _FixedPoint) -> tuple[Tensor, Tensor]:
-    """Return the solution of the adjoint system, (N,) and (M,), by a dense matrix."""
+    """Solve the adjoint system with a dense matrix, giving (N,) and (M,)."""
     (f, g), (f_bar, g_bar) = point.potentials, point.potential_grads
     s = geometry.dense()
     plan = torch.exp(s + f[:, None] + g)

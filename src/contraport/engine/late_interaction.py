@@ -483,7 +483,7 @@ def _write_max_sim_gradient(
 
 
 def _dense_set_similarities(x: Tensor, y: Tensor, matching: SetMatching) -> Tensor:
-    """Return similarities of sets by plain PyTorch, in O(n m t s) memory.
+    """Compute similarities of vector sets in plain PyTorch, in O(n m t s) memory.
 
     It serves `torch.func` and second derivatives, and is the reference in tests.
     """

@@ -1,4 +1,4 @@
-"""Log-kernels between row and column embeddings, in one form for all backends.
+"""Log-kernels between row and column embeddings, in a form shared by all backends.
 
 Every built-in kernel has one normal form. Its logarithm is a pointwise link h of an affine function of the inner
 product::
@@ -209,7 +209,7 @@ class LogKernel(ABC):
 
     @abstractmethod
     def add_tile_gradients(self, rows: slice, columns: slice, weight: Tensor, input_grads: list[Tensor | None]) -> None:
-        """Add a tile's gradients with respect to the kernel inputs to `input_grads`.
+        """Accumulate a tile's gradients of the kernel inputs in `input_grads`.
 
         They are those of sum(weight * T), with T the argument of the link function.
         """

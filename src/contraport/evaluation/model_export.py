@@ -185,7 +185,7 @@ def _load_onnx(path: Path, _: Model) -> _FeatureFunction:
 
 
 def _write_torch_export(model: Model, path: Path) -> None:
-    """Write the model as a program of torch.export, for batches of any length."""
+    """Export the model with `torch.export`, for batches of any size."""
     views, batch = _draw_random_views(model), torch.export.Dim("batch")
     shapes = (tuple({0: batch} for _ in views),)
     program = torch.export.export(FeatureExtractor(model).eval(), views, dynamic_shapes=shapes)

@@ -99,7 +99,7 @@ class Loss(nn.Module, ABC):
 
     @abstractmethod
     def component_reprs_by_question(self) -> dict[str, str]:
-        """Return the components as text, keyed by a question such as "which pairs?"."""
+        """Describe each component, keyed by the question it answers, such as "which pairs?"."""
 
     def set_constraint(self, constraint: Constraint) -> None:
         """Replace the constraint of the loss.

@@ -137,7 +137,7 @@ def _train_and_encode(x: Tensor, objective: Loss, features: int, masked: float, 
 @keep_deprecated_attributes(names="class_names", means="class_mean_cosines")
 @dataclass(frozen=True, eq=False)
 class ClassCosines:
-    """Cosines of all pairs of items, with means by pair of classes.
+    """Cosines of all pairs of items, with the mean for each pair of classes.
 
     Attributes:
         cosines: cosine of each pair of items, (n, n), items sorted by label.
@@ -182,7 +182,7 @@ class ClassCosines:
 
 
 def compute_class_cosines(features: Tensor, labels: Tensor, names: Sequence[str] | None = None) -> ClassCosines:
-    """Compute cosines of all item pairs, with means by pair of classes.
+    """Compute cosines of all item pairs, with the mean for each pair of classes.
 
     Args:
         features: (n, F), n >= 2.

@@ -220,7 +220,7 @@ class Callback:
         """Called at the end of each batch, after any optimizer step."""
 
     def after_epoch(self, loop: Loop) -> None:
-        """Called after each epoch, which `loop.completed_epochs` already counts."""
+        """Called after each epoch, when `loop.completed_epochs` already includes it."""
 
     def before_save(self, loop: Loop) -> None:
         """Called before a checkpoint is written. An error here prevents the writing."""

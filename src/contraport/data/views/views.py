@@ -268,7 +268,7 @@ def _define_augmented_views(dataset: Dataset, augment: AugmentSpec, views: int |
 
 
 def _describe_items(dataset: Dataset) -> str:
-    """Describe the items of data by name and shape for an error."""
+    """Describe the shapes of a dataset's items for an error message."""
     return f"an item of {dataset.name!r} is {join_names(map(describe_item_shape, dataset.shapes))}"
 
 

@@ -1,4 +1,4 @@
-"""CUDA backend that sums over all pairs by Triton kernels.
+"""CUDA backend that sums over all pairs with Triton kernels.
 
 It takes an `InnerProductLogKernel` in single precision, without a link or with a `PolynomialTailLink` or
 `NegativeCostPowerLink` (doubled or not). A geometry that does not fit, see `unsupported_reason`, gets the backend for
@@ -242,7 +242,7 @@ class _WeightTerms(NamedTuple):
 
 
 class _WeightVariants(NamedTuple):
-    """Two forms of pair weights, with one exponential per summand or one overall.
+    """Pair weights in two forms, with one exponential per summand or one shared.
 
     Which form is used is decided on the device: reading the flags would make the host wait.
 
@@ -549,7 +549,7 @@ def _ceil_div(length: int, block: int) -> int:
 
 
 def _import_triton_kernels() -> ModuleType:
-    """Import the module of Triton kernels, or raise `UsageError` without Triton."""
+    """Import the module of Triton kernels, or raise `UsageError` if Triton is missing."""
     check(HAS_TRITON, "backend: 'cuda' requires the package 'triton', which PyTorch for CUDA includes.", "missing")
     from contraport.engine.backends import triton_kernels
 

@@ -175,7 +175,7 @@ class TsallisProblem(HostLoop):
         return sharp / sharpness + (lift - breadth / sharpness)
 
     def _sum_rows_sharing_potential(self, log_row_sums: Tensor) -> Tensor:
-        """Return log row sums, (N,), where rows with a common potential are added up."""
+        """Return log row sums, (N,), added over all rows if they share one potential."""
         return log_row_sums if self.has_separate_row_potentials else log_row_sums.logsumexp(0).expand_as(log_row_sums)
 
 

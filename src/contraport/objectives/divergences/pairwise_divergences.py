@@ -116,7 +116,7 @@ class _NegatedFunction:
 
 
 def _row_log_sums_of_psi(result: PlanWithTarget, log_psi: Link | None, shift: float) -> ValuesPerRow:
-    """Return log sum_j psi(margin_ij) for each row and a function psi, (N,).
+    """Return log sum_j psi(margin_ij), (N,), for a pointwise function psi.
 
     The margin of a pair is (positive cost - pair cost) / temperature + shift.
     """

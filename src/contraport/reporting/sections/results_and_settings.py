@@ -291,7 +291,7 @@ def _find_significantly_best_encoder(metric: Metric, sources: Sequence[_Evaluate
 def build_metric_cell(
     metric: Metric, value: float | None, interval: Mapping[str, float] | None, *, is_significantly_best: bool = False
 ) -> MetricCell:
-    """Build a cell of a value and interval, with a dash if missing."""
+    """Build a cell with a value and its interval, or a dash if missing."""
     if value is None or not math.isfinite(value):
         return MetricCell(MISSING_VALUE_TEXT, False)
     ends = "" if interval is None else format_interval(metric, interval["low"], interval["high"])

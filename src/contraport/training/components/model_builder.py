@@ -201,7 +201,7 @@ def apply_lora(model: Model, settings: Settings) -> None:
 
 
 def resolve_option_per_tower(argument: str, value: Any | Mapping[str, Any], model: Model) -> list[Any | None]:
-    """Return an option's value for each tower, None for views that it omits."""
+    """Return an option's value for each tower, None for views without a value."""
     towers = len(model.towers)
     if isinstance(value, Mapping):
         return optional_values_per_view(argument, value, model.view_names[:towers], model.shapes[:towers])
