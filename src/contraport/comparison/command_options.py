@@ -78,7 +78,7 @@ class GridOptions(BaseOptions):
 # A dataclass takes the fields of its bases from the last to the first, then its own, as the order of the options.
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions(DataPreparationSettings, GridOptions):
-    """Options of `contraport.compare` for the grid, data, metrics, search and computing."""
+    """All options of `contraport.compare`."""
 
     metrics: Sequence[str] = option(
         (),

@@ -327,7 +327,7 @@ def factorize(argument: str, values: ArrayLikeOrTensor) -> tuple[Codes, tuple[st
 def factorize_to_tensor(
     argument: str, values: ArrayLikeOrTensor | None
 ) -> tuple[Tensor, tuple[str, ...]] | tuple[None, None]:
-    """Encode values as an integer tensor, and return their sorted names too."""
+    """Encode values as a tensor of integer codes, with the name of each code."""
     if values is None:
         return None, None
     codes, names = factorize(argument, values)

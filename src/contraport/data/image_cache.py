@@ -87,7 +87,7 @@ def _list_cacheable_image_stores(store: Store) -> list[DecodingStore]:
 
 
 def _replace_innermost_stores(store: Store, replacement_by_id: dict[int, ArrayStore]) -> Store:
-    """Replace innermost stores of a nested store, looked up by their ``id``."""
+    """Return a nested store with its innermost stores replaced by cached arrays."""
     if isinstance(store, CombinedViewsStore):
         return combine_views([_replace_innermost_stores(part, replacement_by_id) for part in store.stores])
     if isinstance(store, StoreWrapper):

@@ -473,7 +473,7 @@ class NgramCountsWithLearnedWeights(nn.Module):
 
 
 class ShortNgrams(NgramCountsWithLearnedWeights):
-    """N-grams of 2 to 4 bytes with learned weights, robust to typing errors."""
+    """Text encoder of weighted word and 2- to 4-byte n-gram counts, robust to typos."""
 
     num_features = 4_096
     name = "short-ngrams"

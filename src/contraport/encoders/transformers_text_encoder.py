@@ -225,7 +225,7 @@ def _load_part(part: str, source: str, loader: Any, **options: Any) -> Any:
 
 
 def _load_error_prefix(part: str, source: str) -> str:
-    """Return the start of a loading error, with the searched places."""
+    """Return the start of a loading error message that names the places searched."""
     places = "in that folder" if Path(source).is_dir() else "on the Hugging Face hub and in the download cache"
     return f"encoder: the {part} of {source!r} cannot be loaded (searched {places})"
 

@@ -246,7 +246,7 @@ def _iterate_part_indices(
 
 
 def _argsort_into_matching_parts(sides: Sequence[Tensor], first_size: int, generator: torch.Generator) -> list[Tensor]:
-    """Return an order of each point set that separates two parts that match.
+    """Sort point sets so that one cut divides all into matching parts.
 
     The first part has `first_size` points. One set is sorted along a random direction. Of two sets, the first parts
     match each other, and so do the second parts. Given the parts of one set, the best parts of the other are cut along

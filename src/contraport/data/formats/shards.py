@@ -277,7 +277,7 @@ def _parse_label_and_domain(suffix: str, content: bytes, file_name: str) -> dict
 def _encode_as_codes_and_names(
     samples: list[_Sample], role: str, data: str
 ) -> tuple[np.ndarray, tuple[str, ...]] | tuple[None, None]:
-    """Encode labels or domains as integers, and return their names too.
+    """Encode labels or domains as integer codes, with the name of each code.
 
     Codes follow the numerical order if all values are integers, and otherwise the alphabetical order.
     """

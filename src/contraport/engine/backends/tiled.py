@@ -489,7 +489,7 @@ def _midpoint_and_half_range(values: Tensor) -> tuple[float, float]:
 
 
 def _iter_tile_and_transpose(tile: Tile) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Yield (rows, columns, values) of a tile, then of any transpose that it represents."""
+    """Yield (rows, columns, values) of a tile, and by symmetry of its transpose."""
     yield tile.rows, tile.columns, tile.kernel_or_log_kernel
     if tile.stands_for_transpose:
         yield tile.columns, tile.rows, tile.kernel_or_log_kernel.T

@@ -11,7 +11,7 @@ from contraport.reporting.reported_run import ReportedRun
 
 
 class ShownItem(NamedTuple):
-    """Query item or neighbor, as the section's template shows it.
+    """Query item or neighbor, as shown in the report section.
 
     Attributes:
         sheet_index: index of its thumbnail in the sprite sheet.

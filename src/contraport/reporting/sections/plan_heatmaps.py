@@ -86,7 +86,7 @@ class PlanSnapshot(NamedTuple):
 
 
 class PlanCard(NamedTuple):
-    """Values of the section's template for the plans of one run.
+    """Template variables for the plans of one run.
 
     Attributes:
         most_dropped_items: item, class name and share of the target mass that the plan keeps, for the least shares.

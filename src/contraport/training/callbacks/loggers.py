@@ -31,7 +31,7 @@ class Logger(ABC):
 
     @abstractmethod
     def __init__(self, run: RunFolder, session_id: str | None, step: int) -> None:
-        """Open a session at the tracker, or continue one after `step` steps."""
+        """Open a tracker session, or continue one after `step` steps."""
 
     @abstractmethod
     def log_settings(self, settings: Mapping[str, Any]) -> None:
@@ -43,7 +43,7 @@ class Logger(ABC):
 
     @abstractmethod
     def close(self, *, succeeded: bool) -> None:
-        """Send pending metrics and end the session at the tracker."""
+        """Send pending metrics and end the tracker session."""
 
 
 class TensorBoard(Logger):

@@ -64,7 +64,7 @@ class NegativeMiner(Callback):
         self._mined_epoch = -1
 
     def send_last_negatives_to_loader(self, batches: ClosableDataLoader | StreamLoader) -> None:
-        """Add the latest negatives, random before the first mining, to later batches."""
+        """Add mined negatives to later batches, or random ones before the first mining."""
         order = batches.batch_sampler
         assert isinstance(order, BatchOrder)
         order.insert_companions(self._positions)
