@@ -79,12 +79,12 @@ TensorOrComputedRows = Tensor | ComputedRows
 
 
 def select_rows(values: TensorOrComputedRows, rows: Tensor) -> TensorOrComputedRows:
-    """Return some rows of a matrix, lazily for `ComputedRows`."""
+    """Return some rows of a matrix, which stay uncomputed for `ComputedRows`."""
     return values.select(rows) if isinstance(values, ComputedRows) else values[rows]
 
 
 def scale_rows_lazily_if_large(values: Tensor, scale: Callable[[Tensor], Tensor]) -> TensorOrComputedRows:
-    """Scale the rows of a matrix, lazily if the matrix is large.
+    """Scale the rows of a matrix, as `ComputedRows` if it is large.
 
     >>> scale_rows_lazily_if_large(torch.tensor([[3.0, 4.0]]), F.normalize)
     tensor([[0.6000, 0.8000]])
@@ -262,7 +262,7 @@ class CellSearch:
         return torch.cat([self._count_rows_nearer_than_cells(q).gather(1, cell_of_row[r]) for q, r in blocks])
 
     def _count_rows_nearer_than_cells(self, queries: Tensor) -> Tensor:
-        """Count, per query and cell, the rows in cells nearer to the query than it."""
+        """Count, for each query and cell, the rows of all nearer cells."""
         order = (queries @ self._centers.T).argsort(dim=1, descending=True, stable=True)
         before = self._sizes[order].cumsum(dim=1) - self._sizes[order]
         return torch.empty_like(before).scatter_(1, order, before)

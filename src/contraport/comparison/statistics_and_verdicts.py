@@ -305,7 +305,7 @@ def compute_epoch_means(grid: Grid, results: JobAndResultByRowColumnSeed) -> lis
 
 
 def judge_claims(grid: Grid, results: JobAndResultByRowColumnSeed) -> list[ClaimVerdict]:
-    """Test each claim against the results, with intervals corrected for all claims."""
+    """Test each claim against the results, with intervals corrected for multiple testing."""
     names = [row.name for row in grid.rows]
     claims: list[tuple[Claim, Metric, list[tuple[str, Column]]]] = []
     for claim in grid.claims:

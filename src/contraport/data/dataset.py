@@ -156,7 +156,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 
     @property
     def is_coupling(self) -> bool:
-        """True if each item is a pair of two sets, as in `from_coupling`."""
+        """True if each item is a pair of entities from two sets."""
         return self.entity_ids is not None
 
     @property

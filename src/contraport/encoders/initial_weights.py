@@ -184,7 +184,7 @@ class InitialWeights:
         return any(weights.has_low_resolution_stem for weights in self._list_encoder_weights())
 
     def load_into(self, model: Model) -> list[bool]:
-        """Load the weights into a model, and return which towers have some.
+        """Load the weights into a model, and return a mask of towers with weights.
 
         Raises:
             UsageError: the weights are of another architecture.

@@ -60,7 +60,7 @@ def bootstrap_means(items: ItemValueArray, counts: Array) -> Array:
 
 
 def bootstrap_means_limited_to_1(items: ItemValueArray, counts: Array) -> Array:
-    """Return bootstrap means, `(b,)`, kept below 1 even if item values exceed it.
+    """Return bootstrap means, `(b,)`, transformed so that they stay below 1.
 
     Item values that are pseudovalues may have a mean above 1 on a resample. The change of the mean is therefore applied
     to log(1 - mean): equal to first order, and the result stays below 1.
@@ -75,7 +75,7 @@ def bootstrap_means_limited_to_1(items: ItemValueArray, counts: Array) -> Array:
 
 
 def bootstrap_means_limited_to_0_1(items: ItemValueArray, counts: Array) -> Array:
-    """Return bootstrap means, `(b,)`, restricted to [0, 1].
+    """Return bootstrap means, `(b,)`, kept below 1 and clipped at 0.
 
     >>> bootstrap_means_limited_to_0_1(np.array([-0.3, 0.2, 0.4]), np.array([[1, 1, 1], [3, 0, 0]])).round(3).tolist()
     [0.1, 0.0]

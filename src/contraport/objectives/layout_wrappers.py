@@ -226,7 +226,7 @@ class GuidedNegatives(LayoutWrapper):
         return self.layout.traits._replace(requires_features=True, requires_view_features=self.margin <= 0)
 
     def with_mask_by_features(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
-        """Exclude pairs whose features are more similar than those of the positive."""
+        """Exclude pairs whose features are more similar than the positive pair's."""
         block = super().with_mask_by_features(block, features)
         pattern = block.pattern
         x = normalize(features[0])

@@ -392,7 +392,7 @@ class Layout(Component, ABC):
         return LayoutTraits()
 
     def with_mask_by_features(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
-        """Return the block, in which a subclass may mask pairs by their features."""
+        """Return the block unchanged (default), or with pairs masked by their features."""
         return block
 
     def arrange_item_values(self, *values: Tensor) -> list[Block]:

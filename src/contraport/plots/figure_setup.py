@@ -137,7 +137,7 @@ def legend_label(name: str) -> str:
 
 
 def mass_colormap(ax: Axes) -> Colormap:
-    """Return the colormap of transport masses, light or dark like the background."""
+    """Return the colormap of transport masses for the axes' light or dark background."""
     colors = import_optional("matplotlib.colors", "report", "A figure")
     dark = has_dark_background(ax)
     scale: Colormap = colors.LinearSegmentedColormap.from_list(

@@ -68,7 +68,7 @@ class RandomDraws:
         return (places >= start) & (places < start + fraction)
 
     def random_batch_items(self, item_values: Tensor) -> Tensor:
-        """Return the values of a random item of the whole batch for each item.
+        """Return, for each item, the values of a random item of the batch.
 
         Raises:
             UsageError: the other processes do not hold the rest of the batch.

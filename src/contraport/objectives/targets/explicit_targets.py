@@ -275,7 +275,7 @@ class SimilarityMatrix(Target):
 
 
 def _check_no_excluded_pairs(excluded_pair_masks: list[Tensor]) -> None:
-    """Raise `UsageError` if a mask marks an excluded pair with target mass."""
+    """Raise `UsageError` if a pair with target mass is excluded from the comparison."""
     good = not any(bool(mask.any()) for mask in excluded_pair_masks)
     check(good, "target: has mass on excluded pairs (self pairs, or items with equal ids).", "excluded_pairs")
 

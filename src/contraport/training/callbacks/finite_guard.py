@@ -94,7 +94,7 @@ class FailedStepRecorder(FiniteGuard):
                 file.unlink(missing_ok=True)
 
     def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
-        """Store the loss, and the batch too if each step is checked."""
+        """Store the loss, and the batch if losses are checked before each update."""
         super().after_backward(loop, batch, loss)
         if self._checks_before_update:
             self._batches.append(batch)
@@ -115,7 +115,7 @@ class FailedStepRecorder(FiniteGuard):
 
     @property
     def _checks_before_update(self) -> bool:
-        """True if each step is checked before its update."""
+        """True if loss and gradient norm are checked before each update."""
         return self.steps_between_checks == 1 or not self._has_checkpoint
 
     def _raise_restart_if_not_finite(self) -> None:

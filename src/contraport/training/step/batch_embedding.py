@@ -76,7 +76,7 @@ def embed_in_chunks(
 
 @contextmanager
 def _restored_buffers(network: nn.Module) -> Iterator[None]:
-    """Context manager that restores the buffers of a network at its end."""
+    """Context manager that restores the buffers of a network on exit."""
     originals = [(module, dict(module.named_buffers(recurse=False))) for module in network.modules()]
     for module, buffers in originals:
         for name, buffer in buffers.items():
