@@ -300,7 +300,7 @@ def _check_finite(argument: str, original_and_float32_blocks: Iterable[tuple[np.
 
 
 def factorize(argument: str, values: ArrayLikeOrTensor) -> tuple[Codes, tuple[str, ...]]:
-    """Return an integer code for each value, and the sorted value names.
+    """Return an integer code for each value, and the distinct values as text.
 
     Raises:
         UsageError: the values are not one integer, Boolean or string per item.
@@ -327,7 +327,7 @@ def factorize(argument: str, values: ArrayLikeOrTensor) -> tuple[Codes, tuple[st
 def factorize_to_tensor(
     argument: str, values: ArrayLikeOrTensor | None
 ) -> tuple[Tensor, tuple[str, ...]] | tuple[None, None]:
-    """Encode values as a tensor of integer codes, with the name of each code."""
+    """Encode values like `factorize`, but with the codes as a tensor."""
     if values is None:
         return None, None
     codes, names = factorize(argument, values)

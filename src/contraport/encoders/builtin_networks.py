@@ -473,7 +473,7 @@ class NgramCountsWithLearnedWeights(nn.Module):
 
 
 class ShortNgrams(NgramCountsWithLearnedWeights):
-    """Text encoder of weighted word and 2- to 4-byte n-gram counts, robust to typos."""
+    """Typo-tolerant text encoder of weighted word and 2- to 4-byte n-gram counts."""
 
     num_features = 4_096
     name = "short-ngrams"
