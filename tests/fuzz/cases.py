@@ -196,7 +196,7 @@ def _option_names(command: str) -> list[str]:
 def _command_words(command: str, options: dict[str, str], random: Random) -> list[str]:
     argv = [command]
     declared = get_command(command).options_by_name
-    argv += [options.pop(name) for name in [*options] if name in declared and declared[name].is_python_positional]
+    argv += [options.pop(name) for name in [*options] if name in declared and declared[name].is_cli_positional]
     if "progress" in declared:
         options["progress"] = "false"
     if options and random.random() < 0.2:
