@@ -56,6 +56,7 @@ def reject(command: Command, folder: Path, *argv: str) -> str:
         ("--epochs three", "epochs.invalid", "'three'"),
         ("--epochs 2.5", "epochs.invalid", "'2.5'"),
         ("--epochs.many 3", "epochs.invalid", "--epochs.many 3"),
+        ("--layer_decay=", "layer_decay.invalid", "''"),
         ("--encoder.bogus mlp", "encoder.unknown", "'bogus'"),
         ("--temperature warm", "temperature", "'warm'"),
         ("--temperature -1", "temperature", "-1.0"),

@@ -226,7 +226,7 @@ class _Parser(ArgumentParser):
             problem = problem.replace("Path is not a file:", "must be a file, got the folder")
             return UsageError(f"config: {problem}")
         message = re.sub(r"""(key "(\w+)".*)NestedArg\(key='(.*?)', val='?(.*?)'?\)""", r"\1--\2.\3 \4", message)
-        if match := re.match(r'Parser key "(\w+)\S*"( element \d+)?: .*(?:Got|Given) value: (.*)', message):
+        if match := re.match(r'Parser key "(\w+)\S*"( element \d+)?: .*(?:Got|Given) value: ?(.*)', message):
             option_type = self.command_line_types[match[1]]
             if match[2] is not None and get_origin(option_type) is list:
                 (option_type,) = get_args(option_type)
