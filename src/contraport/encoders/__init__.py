@@ -1,10 +1,9 @@
 """Encoders: networks that map items to features, by name or as modules."""
 
-from contraport.encoders.builtin_networks import Decoder, Projector
+from contraport.encoders.builtin_networks import Decoder, Projector, default_encoder_name
 from contraport.encoders.factory import (
     build_encoder,
     check_custom_code_trusted,
-    default_encoder_name,
     is_user_module_description,
     serialize_encoder,
 )

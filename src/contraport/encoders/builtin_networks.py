@@ -25,8 +25,14 @@ HISTOGRAM_CELLS_PER_SIDE = 7
 NUM_ANGLE_BINS = 9
 """Number of bins of a histogram of angles, which are gradient directions or hues."""
 
-_ENCODER_HINT = "'mlp' for vectors, 'small-cnn' for images, 'small-tcn' for time series and 'small-text' for texts"
-"""End of an error message that names an encoder for each kind of item."""
+
+def default_encoder_name(shape: tuple[int, ...]) -> str:
+    """Return the name of the built-in encoder for items of a shape.
+
+    >>> [default_encoder_name(shape) for shape in ((6,), (6, 100), (1, 28, 28), ())]
+    ['mlp', 'small-tcn', 'small-cnn', 'small-text']
+    """
+    return ("small-text", "mlp", "small-tcn", "small-cnn")[len(shape)]
 
 
 class Projector(nn.Sequential):
@@ -264,7 +270,8 @@ def build_linear_norm_relu(in_features: int, out_features: int) -> list[nn.Modul
 
 def _check_item_shape(encoder: str, shape: tuple[int, ...], num_dimensions: int, expected: str) -> None:
     """Raise `UsageError` unless a shape has `num_dimensions` dimensions."""
-    message = f"encoder: {encoder!r} takes {expected}, got {describe_items_of_shape(shape)}; use {_ENCODER_HINT}."
+    got, suggested = describe_items_of_shape(shape), default_encoder_name(shape)
+    message = f"encoder: {encoder!r} takes {expected}, got {got}; use {suggested!r}."
     check(len(shape) == num_dimensions, message, "shape")
 
 

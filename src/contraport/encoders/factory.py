@@ -21,6 +21,7 @@ from contraport._utils.formatting import describe_items_of_shape, format_options
 from contraport._utils.lazy_imports import LazyModule, import_object
 from contraport._utils.text_bytes import create_zero_items, is_text_shape
 from contraport.catalog.encoders import ANY_TIMM_LABEL, CUSTOM_ENCODER_LABEL, ENCODERS
+from contraport.encoders.builtin_networks import default_encoder_name
 from contraport.encoders.transformers_text_encoder import build_transformers_text_encoder
 from contraport.errors import UsageError, check, hint_on_error, similar_names, unknown_name_error
 
@@ -32,15 +33,6 @@ else:
 
 Shape = tuple[int, ...]
 """Shape of one item of a view, without the batch dimension."""
-
-
-def default_encoder_name(shape: Shape) -> str:
-    """Return the name of the built-in encoder for items of a shape.
-
-    >>> [default_encoder_name(shape) for shape in ((6,), (6, 100), (1, 28, 28), ())]
-    ['mlp', 'small-tcn', 'small-cnn', 'small-text']
-    """
-    return ("small-text", "mlp", "small-tcn", "small-cnn")[len(shape)]
 
 
 def list_custom_code_encoders(encoder: object) -> list[str]:

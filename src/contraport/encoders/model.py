@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from contraport._utils.files import check_checksum_if_present, checksum_path, read_json_or_none, write_checksum
 from contraport._utils.text_bytes import concatenate_batches, item_shape
 from contraport._version import __version__
+from contraport.encoders.builtin_networks import default_encoder_name
 from contraport.encoders.factory import (
     Shape,
     check_custom_code_trusted,
-    default_encoder_name,
     is_user_module_description,
     serialize_encoder,
 )
