@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from contraport._utils.formatting import describe_items_of_shape, join_names
+from contraport._utils.formatting import describe_items_of_shape, format_keyword_or_flag, pluralize
 from contraport._utils.progress import ProgressBars
 from contraport._utils.text_bytes import is_text_batch, is_text_shape
 from contraport.data import Batch, Dataset, Views, build_loader
@@ -342,17 +342,18 @@ def embed_views(
 def check_views_fit_model(model: Model, dataset: Dataset, views: Views) -> None:
     """Raise `UsageError` unless all items have the views that the model takes."""
     expected, actual = (
-        join_names([*map(describe_items_of_shape, shapes)]) for shapes in (model.shapes, views.unaugmented_shapes)
+        f"{pluralize(len(shapes), 'view')} ({', '.join(map(describe_items_of_shape, shapes))})"
+        for shapes in (model.shapes, views.unaugmented_shapes)
     )
     check(
         expected == actual,
-        f"data: must have {expected}, which the model takes; {dataset.name!r} has {actual}.",
+        f"data: must have {expected}, as the model takes, got {actual} in {dataset.name!r}.",
         "shape",
     )
     if dataset.present is not None:
         missing = int((~dataset.present[:, list(model.representation_views)].all(1)).sum())
         message = f"data: {missing} of {len(dataset)} items of {dataset.name!r} lack a view that the representation "
-        message += "needs. Leave these items out, or choose another --representation."
+        message += f"needs. Leave these items out, or choose another {format_keyword_or_flag('representation')}."
         check(missing == 0, message, "missing_view")
 
 

@@ -168,7 +168,7 @@ def unknown_name_error(
     >>> str(unknown_name_error("objective", "gca-uott", ["nt-xent", "gca-uot"]))
     "objective: unknown name 'gca-uott'; did you mean 'gca-uot'? Known: gca-uot, nt-xent."
     >>> str(unknown_name_error("page", "x", map(str, range(20)), list_command="contraport docs"))
-    "page: unknown name 'x'. None of the 20 known is similar; contraport docs lists them."
+    "page: unknown name 'x'. None of the 20 known names is similar; contraport docs lists them."
     """
     names = {one.lstrip("-"): one for one in sorted(valid_names)}  # the dashes of flags do not make names similar
     similar = [names[one] for one in similar_names(str(name).lstrip("-"), names, MAX_LISTED_NAMES)]
@@ -177,7 +177,7 @@ def unknown_name_error(
         parts.append(f"Known: {', '.join(names.values()) or 'none'}.")
     elif not similar:
         parts.append(
-            f"None of the {len(names)} known is similar{f'; {list_command} lists them' if list_command else ''}."
+            f"None of the {len(names)} known names is similar{f'; {list_command} lists them' if list_command else ''}."
         )
     elif len(similar) > 1:
         parts.append(f"Also similar: {', '.join(similar[1:])}.")
@@ -189,6 +189,7 @@ def unknown_name_error(
 
 _NAME_BY_SYNONYM = {
     "bs": "batch_size",
+    "fit": "train",
     "gpu": "device",
     "learning_rate": "lr",
     "n_clusters": "k",
@@ -222,11 +223,18 @@ def bind_suggesting_keywords(
     except TypeError as error:
         parameters = list(signature.parameters)
         unexpected = next((key for key in kwargs if key not in parameters), None)
-        similar = similar_names(unexpected, parameters) if unexpected else []
-        hint = f"; did you mean {similar[0]!r}?" if similar else ""
-        if unexpected and not similar and len(parameters) <= MAX_LISTED_NAMES:
-            hint = f"; expected {', '.join(parameters) or 'none'}"
-        raise TypeError(f"{name}() {error}{hint}") from None
+        raise TypeError(f"{name}() {error}{suggest_keyword(unexpected, parameters) if unexpected else ''}") from None
+
+
+def suggest_keyword(unexpected: str, keywords: Sequence[str]) -> str:
+    """Return the end of an error message about an unknown keyword, with a similar one or the few valid ones.
+
+    >>> suggest_keyword("widht", ["width"]), suggest_keyword("a", ["width", "height"])
+    ("; did you mean 'width'?", '; expected width, height')
+    """
+    if similar := similar_names(unexpected, keywords):
+        return f"; did you mean {similar[0]!r}?"
+    return f"; expected {', '.join(keywords) or 'none'}" if len(keywords) <= MAX_LISTED_NAMES else ""
 
 
 def suggest_keywords(init: Callable[P, None]) -> Callable[P, None]:

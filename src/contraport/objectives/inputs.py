@@ -300,16 +300,17 @@ def check_views(
         raise UsageError("views: must be embeddings, got none.", kind="missing")
     for k, view in enumerate(views, first_number):
         if not isinstance(view, Tensor):
-            raise UsageError(f"z{k}: must be a tensor, got {type(view).__name__}.", kind="type")
+            raise UsageError(f"z{k}: must be a tensor, got {type(view).__name__}; use torch.as_tensor.", kind="type")
         if view.layout != torch.strided:
             raise UsageError(f"z{k}: must be a dense tensor, got {view.layout}; use to_dense().", kind="sparse")
         shared = shared_columns and k == first_number + len(views) - 1
         # Sets may differ in their number of vectors.
         agrees = view.ndim == ndim and view.shape[-1] == views[0].shape[-1]
         if not (agrees and (shared or view.shape[0] == views[0].shape[0])):
-            form = "(n, t, d), with the same n and d" if sets else "(n, d), the same"
-            expected = f"{'(k, t, d)' if sets else '(k, d)'}, with the d of z0" if shared else f"{form} for all views"
-            raise UsageError(f"z{k}: must have shape {expected}, got {[tuple(v.shape) for v in views]}.", kind="shape")
+            form = f"({'k' if shared else 'n'}, {'t, d' if sets else 'd'})"
+            first = f", with the {'d' if shared else 'n and d'} of z{first_number}, {tuple(views[0].shape)}"
+            expected = form if k == first_number else f"{form}{first}"
+            raise UsageError(f"z{k}: must have shape {expected}, got {tuple(view.shape)}.", kind="shape")
         if not view.is_floating_point() or view.dtype.itemsize < 2 or view.device != views[0].device:
             _check_floating_on_device(f"z{k}", view, views[0].device)
         if view.numel() == 0:

@@ -49,7 +49,7 @@ class Labels(Target):
             if is_flag_style_active():
                 remedy = f"Use data with labels, such as a table with {format_options(columns={'labels': 'COLUMN'})}."
             else:
-                remedy = "Pass labels= to a loss, data with labels to a training, or y to fit, one per item."
+                remedy = "Pass labels= to a loss, y to fit, or data with labels to a training: one label per item."
             raise UsageError(f"labels: required, not given. {remedy}", kind="missing")
         labels, pattern = attributes["labels"], block.pattern
         if labels.ndim == 2:
