@@ -50,7 +50,7 @@ def test_registered_metric_works_in_evaluate_report_and_list(near_metric, tmp_pa
     assert {"metric": "Near@1000", "trained": "100%"}.items() <= metric_rows_of_encoders(rows)[-1].items()
     assert "Near@1000" in report([run], out=tmp_path / "page.html").read_text()
     print_names(list_names("metrics"))
-    assert "\nnear@{} " in capsys.readouterr().out
+    assert "\nnear@k " in capsys.readouterr().out
     assert evaluate(run, data=data, metrics=["near@7"], progress=False)["rows"]["raw"].keys() == {"near@7"}
 
 
@@ -95,6 +95,8 @@ def test_names_titles_and_groups_select_metrics(near_metric) -> None:
         assert find_metric(typo) is None
         with raises_usage_error(f"metrics.{kind}", typo):
             select_metrics([typo])
+    with raises_usage_error("metrics.unknown", "'recall@7'"):
+        select_metrics(["recal@7"])
     with raises_usage_error("metrics.comma", "metrics=['knn', 'recall@1']"):
         select_metrics(["knn, recall@1"])
     with use_flag_style(), raises_usage_error("metrics.comma", "--metrics knn recall@1"):

@@ -54,7 +54,8 @@ def _build_rows(what: str) -> list[dict[str, str]]:
                 direction = "" if one.better_direction == "neither" else f", {one.better_direction} is better"
                 condition = "" if one.is_default else "; only if named"
                 group_and_unit = f"{one.group}: {one.unit}{direction}{condition}"
-                rows.append({"name": one.key, "summary": one.summary, "group and unit": group_and_unit})
+                name = one.key.replace("{}", "k")
+                rows.append({"name": name, "summary": one.summary, "group and unit": group_and_unit})
             return rows
     # Here, not above: the other lists need no torch.
     from contraport.comparison.grid_builder import load_suite, suite_paths_by_name
@@ -85,7 +86,7 @@ _NEXT_COMMAND_BY_LIST_NAME = {
     "objectives": "contraport train --objective NAME --data DATA",
     "encoders": "contraport train --encoder NAME --data DATA",
     "data": "contraport train --data NAME",
-    "metrics": "contraport evaluate RUN --metrics NAME (recall@5 for recall@{})",
+    "metrics": "contraport evaluate RUN --metrics NAME (recall@5 for recall@k)",
     "suites": "contraport compare --suite NAME --quick",
 }
 

@@ -218,7 +218,8 @@ class _Parser(ArgumentParser):
             return UsageError(f"{match[1]}: takes no value, got {match[2]}.")
         if match := re.match(r"the following arguments are required: (?:--)?(\w+)", message):
             first_sentence = self.options_by_name[match[1]].help.split(". ")[0].removesuffix(".")
-            return UsageError(f"{match[1]}: required, not given: {lower_first_letter(first_sentence)}.", kind="missing")
+            meaning = lower_first_letter(first_sentence)
+            return UsageError(f"{match[1]}: required, not given ({meaning}).", kind="missing")
         if match := re.match(r"Unexpected config: ?(.*)", message):
             return UsageError(f"config: must have keys with values, got {textwrap.shorten(match[1], 60)!r}.")
         if match := re.match(r'(?:Problems parsing config|Parser key "config"): (.*)', message):

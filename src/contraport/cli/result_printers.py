@@ -160,7 +160,7 @@ def print_comparison(comparison: Comparison) -> None:
             for row in comparison.rows
         ]
         entries = [one for one in comparison.entries if one.metric_key == metric.key and one.num_seeds > 1]
-        without = " (none where all seeds agree)" if any(one.interval is None for one in entries) else ""
+        without = " (not shown where all seeds agree)" if any(one.interval is None for one in entries) else ""
         title = f"{metric.title}, mean over seeds ± half of the 95% interval{without}"
         print_table(title, [dict(zip(header, row, strict=True)) for row in rows])
     for metric in comparison.metrics[:1]:

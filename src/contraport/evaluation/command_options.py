@@ -56,7 +56,7 @@ class EvaluateOptions(DataEmbeddingOptions):
     )
     data: str | Path | Any | None = option(
         None,
-        "Data to evaluate on, as in `contraport train`; from Python also a pair (train, test), each used as a whole "
+        "Data to evaluate on, as in `contraport train`; in Python also a pair (train, test), each used as a whole "
         "unless it has its own test split; default: the run's own data.",
     )
     test_data: str | Path | Any | None = option(
@@ -154,7 +154,7 @@ class EmbedOptions(DataEmbeddingOptions):
         "Data to embed, as in `contraport train`; default: the run's own, limited by its `max_items` and `test_items`.",
     )
     out: str | Path | None = field(
-        metadata=option_metadata("Output file: .npz, .npy or .parquet. From Python also None, to return the features.")
+        metadata=option_metadata("Output file: .npz, .npy or .parquet. In Python also None, to return the features.")
     )
     split: Literal["train", "test", "all"] = option(
         "all",
@@ -205,9 +205,7 @@ EMBED_COMMAND_SPEC = Command(
 class ExportOptions(TrustOptions):
     """Options of `contraport.export`."""
 
-    run: str | Path | Run | Model = field(
-        kw_only=False, metadata=option_metadata("Run folder, or from Python a model.")
-    )
+    run: str | Path | Run | Model = field(kw_only=False, metadata=option_metadata("Run folder, or in Python a model."))
     format: Literal["onnx", "torch-export", "torchscript", "safetensors"] | None = option(
         None,
         "Output format: onnx, torch-export, torchscript or safetensors; default: by the suffix of `out`, .onnx, .pt2 "

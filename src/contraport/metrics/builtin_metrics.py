@@ -482,7 +482,7 @@ def _register_accuracy_under_corruption(kind: str, title: str, images_phrase: st
             context.fitted_probe, context.corrupted_features(kind, number), context.test_labels
         )
 
-    accuracy.__doc__ = f"Accuracy of the linear probe on {images_phrase}, with severity 1 to 5."
+    accuracy.__doc__ = f"Accuracy of the linear probe on {images_phrase}, with severity k from 1 to 5."
     all_requirements = (
         REQUIRES_LABELS,
         REQUIRES_TWO_CLASSES,

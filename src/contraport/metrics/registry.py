@@ -335,7 +335,10 @@ def select_metrics(names: Sequence[str] = (), *, argument: str = "metrics") -> l
             stem = METRICS.get(key.partition(_KEY_NUMBER_SEPARATOR)[0])
             message = f"{argument}: the number behind {_KEY_NUMBER_SEPARATOR} must be an integer >= 1, got {name!r}."
             check(stem is None or not stem.default_numbers, message, "number")
-            raise unknown_name_error(argument, name, {*METRICS, *groups, "all"}, list_command="contraport list metrics")
+            number = key.partition(_KEY_NUMBER_SEPARATOR)[2]  # kept in the suggestion: recall@5 for recal@5
+            takes_number = {one for one, entry in METRICS.items() if number and entry.default_numbers}
+            valid = {f"{one}{_KEY_NUMBER_SEPARATOR}{number}" if one in takes_number else one for one in METRICS}
+            raise unknown_name_error(argument, name, {*valid, *groups, "all"}, list_command="contraport list metrics")
         selected |= {single.key: single for one in entries for single in one.expand_default_numbers()}
     return _sort_for_display(selected.values())
 

@@ -85,8 +85,9 @@ class NetworkSettings(BaseOptions):
     pretrained: bool | dict[str, Any] = option(
         False,
         "Load the pretrained weights of timm, or for texts of transformers: from a folder, the Hugging Face hub or its "
-        "cache. Images are normalized, and resized unless `image_size` is given, as in pretraining. For some views "
-        "only: --pretrained.text. Not needed for lite0, which starts from its own weights unless `init` is given.",
+        "cache. Images are normalized as in pretraining, and resized as well unless `image_size` is given. For "
+        "some views only: --pretrained.text. Not needed for lite0, which starts from its own weights unless `init` is "
+        "given.",
         check=_allow_mapping_by_view(_build_type_check(bool)),
     )
     init: str | Path | dict[str, Any] | None = option(
@@ -112,7 +113,7 @@ class NetworkSettings(BaseOptions):
     freeze_epochs: int = option(0, "Number of initial epochs with a frozen encoder.", check=int_in_range(0))
     frozen_draws: int | None = option(
         None,
-        "With all encoders frozen: number of random views per item and view that are encoded once and cached; each "
+        "With all encoders frozen: number of random versions of each view of an item, encoded once and cached; each "
         "step draws one of them. 0 encodes new random views in each step; default: 4, or 0 with several processes, a "
         "custom `augment` or a stream.",
         check=int_in_range(0),

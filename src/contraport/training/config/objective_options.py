@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contraport._utils.formatting import format_options
+from contraport._utils.formatting import format_keyword_or_flag, format_options
 from contraport.catalog.data_option_parsers import MINED_NEGATIVES_KEYWORD, MinedNegativesSpec, parse_mined_negatives
 from contraport.errors import UsageError, check, check_positive
 from contraport.options import BaseOptions, int_in_range, one_of, option
@@ -102,8 +102,8 @@ class ObjectiveSettings(BaseOptions):
     )
     layout: str | None = option(
         None,
-        "Layout of a named objective in place of its own, the pairs that are compared: joint, cross (cross:symmetric="
-        "false), within-view, core-view or all-view-pairs; default: that of the objective.",
+        "Layout, the pairs that are compared, in place of the objective's own: joint, cross (cross:symmetric=false), "
+        "within-view, core-view or all-view-pairs; default: that of the objective.",
     )
     kernel: str | None = option(
         None,
@@ -144,8 +144,8 @@ class ObjectiveSettings(BaseOptions):
     )
     log_q: bool = option(
         False,
-        "Correct for the popularity of the columns of a coupling: as a negative, each column gets a weight of one "
-        "over its number of training pairs, since batches contain columns in proportion to that number. Requires an "
+        "For a coupling of two sets: correct for the popularity of the columns. Batches contain a column in proportion "
+        "to its number of training pairs, so as a negative it gets a weight of one over that number. Requires an "
         "objective in one direction (--objective_settings.symmetric false).",
     )
     negatives: str = option(
@@ -218,9 +218,11 @@ class ObjectiveSettings(BaseOptions):
             check(self.target is None, "target: cannot be combined with prototypes.", "prototypes")
             message = "teacher: cannot be combined with learned prototypes; use prototypes='teacher'."
             check(self.teacher is None or distills, message, "prototypes")
-            message = "teacher: required by prototypes of a teacher, not given. Pass --teacher with a folder or a file."
+            message = "teacher: required by prototypes of a teacher, not given. "
+            message += f"Pass {format_keyword_or_flag('teacher')} with a folder or a file."
             check(self.teacher is not None or not distills, message, "missing")
-            message = f"negatives: must be 'in-batch' with prototypes, got {self.negatives!r}."
+            message = f"negatives: must be 'in-batch' with {format_options(prototypes=self.prototypes)}, "
+            message += f"got {self.negatives!r}."
             check(self.negatives == "in-batch", message, "prototypes")
         if self.predict is not None:
             contrastive = (

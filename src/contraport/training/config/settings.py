@@ -78,7 +78,9 @@ class Settings(
     @property
     def recipe_or_objective_name(self) -> str:
         """Name of the recipe, else of the objective or predictive loss."""
-        return self.recipe or str(to_config_value(self.objective or f"predict-{self.predict}")).strip("<>")
+        objective = self.objective or f"predict-{self.predict}"
+        name = objective.replace("_", "-") if isinstance(objective, str) else str(to_config_value(objective))
+        return self.recipe or name.strip("<>")
 
     def to_config(self) -> dict[str, Any]:
         """Return the content of `config.yaml`, the settings of the whole run.
