@@ -351,7 +351,7 @@ def test_only_selected_settings_remain_after_a_search(tmp_path: Path, capsys: py
         job.result_path.parent.mkdir(parents=True, exist_ok=True)
         job.result_path.write_text(json.dumps({"measures": ["knn"], **result}))
         compare(**options, dry_run=True)
-        return capsys.readouterr().err.partition("; ")[2].partition("\n")[0].removesuffix(" to run")
+        return capsys.readouterr().err.partition("; ")[2].partition("\n")[0].removesuffix(" not done yet")
 
     assert num_remaining_after(first, values={"knn": 0.5}) == "5"
     assert num_remaining_after(second, values={"knn": 0.9}) == "4"
@@ -779,11 +779,11 @@ def test_sentence_counts_the_metrics_that_differ() -> None:
     ]
     (sentence,) = Comparison("", Path(), "base", ["base", "a", "b", "c"], ["on"], cells).column_summaries
     assert sentence.endswith(
-        " Of 4 metrics, each tested by itself against base: a is significantly better in 2 (kNN and NMI), worse in 1 "
+        " Of 4 metrics, each tested by itself against base, a is significantly better in 2 (kNN and NMI), worse in 1 "
         "(alignment) and different in 1 (effective rank); b is significantly worse in 1 (kNN); c in none."
     )
     (sentence,) = Comparison("", Path(), "base", ["base", "c"], ["on"], cells).column_summaries
-    assert sentence.endswith(" Of 4 metrics, each tested by itself against base: none differs significantly.")
+    assert sentence.endswith(" Of 4 metrics, each tested by itself against base, none differs significantly.")
 
 
 @pytest.mark.parametrize(
@@ -833,19 +833,21 @@ def test_sentence_names_references_as_good_as_the_best() -> None:
         "", Path(), "base", ["base", "other"], ["on"], cells, reference_metrics=reference_metrics
     ).column_summaries
     assert sentence.endswith(
-        "; other is significantly worse. No row is better than without training: raw inputs 95.3%."
+        "; other is significantly worse. No row is better than raw inputs (95.3%), without training."
     )
     reference_metrics["untrained encoder"]["on"]["knn"] = 0.9
     (sentence,) = Comparison(
         "", Path(), "base", ["base", "other"], ["on"], cells, reference_metrics=reference_metrics
     ).column_summaries
-    assert sentence.endswith(". No row is better than without training: untrained encoder 90.0% and raw inputs 95.3%.")
+    assert sentence.endswith(
+        ". No row is better than untrained encoder (90.0%) and raw inputs (95.3%), without training."
+    )
     lower = [build_entry("base", 0.5, measure="alignment")]
     reference_metrics = {"raw inputs": {"on": {"alignment": 0.3}}, "untrained encoder": {"on": {"alignment": 0.7}}}
     (sentence,) = Comparison(
         "", Path(), "base", ["base"], ["on"], lower, reference_metrics=reference_metrics
     ).column_summaries
-    assert sentence.endswith(". No row is better than without training: raw inputs 0.300.")
+    assert sentence.endswith(". No row is better than raw inputs (0.300), without training.")
 
 
 @pytest.mark.parametrize(
@@ -1031,7 +1033,7 @@ def test_dry_run_trains_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[st
         "--dry_run",
     ]
     assert main([*line, *more]) == 0
-    assert "4 training runs; 4 to run" in capsys.readouterr().err
+    assert "4 training runs; 4 not done yet" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
 
 

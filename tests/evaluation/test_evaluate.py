@@ -160,7 +160,9 @@ def test_verdict_names_the_features_to_use(differences: dict[str, dict[str, Diff
     verdict = find_verdict_text(measured, differences, num_test_items=50)
     assert verdict is None if start is None else (verdict or "").startswith(start)
     few = find_verdict_text(measured, differences, num_test_items=12)
-    assert few == (None if verdict is None else f"Small test set of 12 test items: differences may be noise. {verdict}")
+    assert few == (
+        None if verdict is None else f"The test set is small (12 items): differences may be noise. {verdict}"
+    )
 
 
 @pytest.mark.parametrize("retrieval", [{"recall@1": BETTER}, {"median_rank": WORSE}, {"recall@1": LEVEL}, {}])

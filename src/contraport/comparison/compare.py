@@ -293,7 +293,7 @@ def _print_training_estimate(
     sizes = ((grid.rows, "objective"), (grid.columns, "setting"), (grid.seeds, "seed"))
     product = " x ".join(pluralize(len(values), name) for values, name in sizes)
     search = f", and {num_trials} trials of the search" if grid.compare_options.tune else ""
-    message = f"{product}: {len(grid.cells)} training runs{search}; {num_missing} to run"
+    message = f"{product}: {len(grid.cells)} training runs{search}; {num_missing} not done yet"
     console.print(message, highlight=False, soft_wrap=True)
     if seconds_per_training is not None:
         rounds = num_missing / min(grid.compare_options.processes, num_missing)

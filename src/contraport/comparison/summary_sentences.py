@@ -59,21 +59,21 @@ def summarize_first_metric(comparison: Comparison, column: str) -> str:
         baseline = next((one for one in entries if one.row_name == comparison.baseline), best)
         baseline_value = _describe_mean_with_interval(metric, baseline)
         best_clause = "" if value == baseline_value else f" and {value} for {best.row_name}"
-        parts = [f"{start} on {title}, {baseline_value} for {baseline.row_name}{best_clause}"]
+        parts = [f"{start} on {metric.title_with_article}, {baseline_value} for {baseline.row_name}{best_clause}"]
     elif len(tied) > 1:
         same = "same" if len(tied) == len(entries) else f"same {superlative}"
         parts = [f"{_join_first_few(tied)} have the {same} {title}, {value}"]
     elif len(comparison.rows) > 1:
         parts = [f"{best.row_name} has the {superlative} {title}, {value}"]
     else:
-        parts = [f"{best.row_name} has {value} on {title}"]
+        parts = [f"{best.row_name} has {value} on {metric.title_with_article}"]
     parts += _list_clauses_against_baseline(
         comparison.baseline, metric, entries, groups, omit_insignificant=is_undecided
     )
     parts += failure
     sentence = f"{column}: {'; '.join(parts)}."
     if unbeaten := _format_unbeaten_references(comparison, column, metric, best):
-        sentence += f" No row is better than without training: {join_names(unbeaten)}."
+        sentence += f" No row is better than {join_names(unbeaten)}, without training."
     return sentence
 
 
@@ -110,7 +110,7 @@ def summarize_significant_metrics(comparison: Comparison, column: str) -> str:
     if equal:
         clauses.append(f"{_join_first_few(equal)} in none" if clauses else "none differs significantly")
     clauses += [f"no interval in {_join_first_few(titles)} for {reason}" for reason, titles in missing.items()]
-    start = f" Of {len(metrics)} metrics, each tested by itself against {comparison.baseline}: "
+    start = f" Of {len(metrics)} metrics, each tested by itself against {comparison.baseline}, "
     return f"{start}{'; '.join(clauses)}." if clauses else ""
 
 
@@ -144,7 +144,7 @@ def _format_unbeaten_references(comparison: Comparison, column: str, metric: Met
     for name, by_column in comparison.reference_metrics.items():
         value = by_column.get(column, {}).get(metric.key)
         if value is not None and sign * value >= sign * (best.mean or 0.0):
-            names.append(f"{name} {comparison.format_reference(name, column, metric)}{unit}")
+            names.append(f"{name} ({comparison.format_reference(name, column, metric)}{unit})")
     return names
 
 

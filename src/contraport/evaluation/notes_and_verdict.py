@@ -153,7 +153,7 @@ def build_zero_width_interval_notes(results: ResultByMetric) -> list[str]:
 
     >>> results = {"knn": MetricResult(np.ones(24)), "linear_probe": MetricResult(np.arange(24) % 2)}
     >>> print(*build_zero_width_interval_notes(results))
-    kNN: all 24 test items have the same value, so the interval has no width. Of new items up to 12% may have another.
+    kNN: all 24 test items have the same value, so the interval has no width. Of new items up to 12% may differ.
     """
     unanimous: dict[str, MetricResult] = {}
     for key, result in results.items():
@@ -168,7 +168,7 @@ def build_zero_width_interval_notes(results: ResultByMetric) -> list[str]:
     titles = join_names([metric.title for metric in collect_metrics_for_display([unanimous])])
     return [
         f"{titles}: all {items:,} test items have the same value, so the interval has no width. "
-        f"Of new items up to {100 * unseen:.2g}% may have another."
+        f"Of new items up to {100 * unseen:.2g}% may differ."
     ]
 
 
@@ -237,7 +237,7 @@ def find_verdict_text(
     verdict = _find_verdict_without_size_warning(metrics, differences, advice)
     if verdict is None or num_test_items >= 50:  # one test item is then at most 2 points
         return verdict
-    return f"Small test set of {pluralize(num_test_items, 'test item')}: differences may be noise. {verdict}"
+    return f"The test set is small ({pluralize(num_test_items, 'item')}): differences may be noise. {verdict}"
 
 
 def _find_verdict_without_size_warning(

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from itertools import islice, permutations
 
-from contraport._utils.formatting import join_names, lower_first_letter
+from contraport._utils.formatting import join_names, lower_first_letter, pluralize
 from contraport.auditing.pairs.noise_rate import is_rate_reliable
 from contraport.metrics import Metric, combined_titles_by_name
 from contraport.metrics.intervals import Difference
@@ -80,6 +80,8 @@ def compose_comparison_sentences(runs: Sequence[ReportedRun]) -> list[str]:
             sentences.append(
                 f"1 of the {items:,} test items{of_data} = {100 / items:.2g} points; smaller differences are noise."
             )
+    if len({data for data, _ in test_sets}) > 1:
+        sentences.append("Runs on different data are not compared.")
     for data in dict.fromkeys(data for data, _ in test_sets):
         sizes = [f"{items:,}" for name, items in test_sets if name == data and items is not None]
         if len(sizes) > 1:
@@ -238,7 +240,8 @@ def _describe_differing_settings(runs: Sequence[ReportedRun]) -> str:
         return "The runs have the same settings."
     named = [f"{key} ({'; '.join(values)})" for key, values in differing[:MAX_LISTED_IN_SENTENCE]]
     further = len(differing) - len(named)
-    return f"The runs differ in {join_names(named)}{f', and in {further} further settings' if further else ''}."
+    rest = pluralize(further, "further setting")
+    return f"The runs differ in {join_names(named)}{f', and in {rest}' if further else ''}."
 
 
 def _find_difference_positive_if_better(

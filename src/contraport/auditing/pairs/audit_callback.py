@@ -220,7 +220,7 @@ class AuditCallback(SelectingAuditCallback[PairAuditState]):
         wrong = f"{rate} of the pairs look wrong (95% interval {low} to {high})"
         if not is_rate_reliable(state.mean_scores.numpy(), state.mean_decoy_scores.numpy(), state.noise_rate_low):
             wrong = "the views share too little to estimate how many pairs are wrong"
-        return f"{wrong}; training on {len(state.training_positions)} of {len(state.mean_scores)}"
+        return f"{wrong}; {len(state.training_positions)} of {len(state.mean_scores)} kept"
 
     def extract_paired_features(self) -> PairedFeatures:
         """Return the features of all pairs, with neighbors among the training pairs."""

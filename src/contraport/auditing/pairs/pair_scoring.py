@@ -235,7 +235,9 @@ STATISTICS |= {
 }
 
 
-@_register_statistic("the sum of the statistics neighbors and canonical, each standardized", shared_space=False)
+@_register_statistic(
+    "the sum of two other statistics, neighbors and canonical, each divided by its spread", shared_space=False
+)
 def _score_combined(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Sum of the standardized neighbor score and the standardized canonical correlation score."""
     total = torch.zeros(len(pairs.first), dtype=torch.float32, device=pairs.first.device)

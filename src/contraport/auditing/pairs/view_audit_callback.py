@@ -107,7 +107,7 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
         assert state is not None
         rates = (f"{name} {rate:.1%}" for name, rate in zip(names, state.view_rates.tolist(), strict=True))
         used = state.trusted_views[state.training_positions]
-        return f"wrong views: {', '.join(rates)}; training on {int(used.sum())} views of {len(used)} items"
+        return f"wrong views: {', '.join(rates)}; {int(used.sum())} views of {len(used)} items kept"
 
     def _apply_selection(self) -> None:
         """Restrict training to the items and views that the latest scores select."""

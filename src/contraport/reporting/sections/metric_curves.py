@@ -28,7 +28,7 @@ from contraport.reporting.sections.results_and_settings import (
 
 CURVE_NOTES_BY_COLUMN = {
     "loss": "Losses of different objectives differ by constants: compare their shape, not their level.",
-    "mi_bound": "Computed from the loss of a batch; at most the logarithm of the batch size.",
+    "mi_bound": "Computed from the loss of a batch; at most the logarithm of the number of candidates.",
     "lr": "A setting, not a result.",
     "temperature": "A lower temperature weighs only the closest pairs.",
     "plan_mass": "Below 100% the objective drops pairs whose cost is too high.",
