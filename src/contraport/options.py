@@ -158,8 +158,8 @@ class Option:
             check(good, f"{self.name}: must be at least {recorded}, as in {file}, got {value}.", "decreased")
         elif self.lifetime == "run":
             value = self.serialize(value)
-            expected = "left out (the default)" if recorded is None else repr(recorded)
-            check(value == recorded, f"{self.name}: must be {expected}, as in {file}, got {value!r}.", "changed")
+            expected = f"left out: {file} has its default" if recorded is None else f"{recorded!r}, as in {file}"
+            check(value == recorded, f"{self.name}: must be {expected}, got {value!r}.", "changed")
 
 
 def has_object_placeholder(value: Any) -> bool:

@@ -88,7 +88,7 @@ def from_arrays(
         for (place, view), missing in zip(arrays.items(), absent, strict=True)
     ]
     rows = [len(store) for store in stores]
-    check(len(set(rows)) == 1, f"{argument}: must have equal numbers of rows, got {rows}.", "rows")
+    check(len(set(rows)) == 1, f"{argument}: the views must have equal numbers of rows, got {rows}.", "rows")
     label_codes, class_names = factorize_to_tensor("labels", labels)
     domain_codes, domain_names = factorize_to_tensor("domains", domains)
     return Dataset(

@@ -158,8 +158,9 @@ def _load_coupling_and_features(options: InverseOTOptions) -> tuple[np.ndarray, 
         observed = _read_matrix(source)
     bad = np.argwhere(~(np.isfinite(observed) & (observed >= 0)))
     for row, column in bad[:1]:
-        message = f"coupling: must be finite and nonnegative, got {observed[row, column]} in row {row}, column {column}"
-        raise UsageError(f"{message}; {len(bad)} in all.")
+        count = pluralize(len(bad), "wrong entry", "wrong entries")
+        got = f"{observed[row, column]:.4g} in row {row}, column {column}"
+        raise UsageError(f"coupling: must be finite and nonnegative, got {got}; {count}.")
     for name, items in zip(FEATURE_OPTION_NAMES, observed.shape, strict=True):
         if (source := getattr(options, name)) is not None:
             with rename_argument(name, "features"):

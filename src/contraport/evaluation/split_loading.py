@@ -291,5 +291,5 @@ def resolve_device(name: str) -> torch.device:
         return probe.device
     except (TypeError, RuntimeError, AssertionError) as error:
         reason = re.sub("Expected one of .*", "torch has no such device", str(error).splitlines()[0]).removesuffix(".")
-        message = f"device: must be available on this machine, got {name!r} ({reason}). Use auto or cpu."
+        message = f"device: {name!r} is not available on this machine ({reason}); use auto or cpu."
         raise UsageError(message) from error

@@ -298,7 +298,8 @@ def check_run_folder(folder: Path, argument: str = "run") -> None:
     if folder.is_file():
         raise UsageError(f"{argument}: must be a run folder, got the file {folder}.", kind="not_a_folder")
     check(folder.is_dir(), f"{argument}: there is no folder {str(folder)!r}.", "not_found")
-    check((folder / "config.yaml").is_file(), f"{argument}: {folder} is not a run folder: no config.yaml.", "not_a_run")
+    message = f"{argument}: {folder} is not a run folder of contraport train: it has no config.yaml."
+    check((folder / "config.yaml").is_file(), message, "not_a_run")
     for path in folder.rglob("*"):
         if path.is_dir():
             of_transformers = path.parent == folder / "model" and re.fullmatch(r"encoder\d+", path.name)

@@ -216,7 +216,7 @@ def _describe_pairs_below_threshold(
     if any(counts):
         ranges = zip(counts, levels, (threshold, *levels), strict=False)
         numbers = join_names([f"{count:,} from {low:g} to {high:g}" for count, low, high in ranges])
-        notes.append(f"Nearest pairs below the threshold, by cosine similarity: {numbers}.")
+        notes.append(f"Pairs of an item and its nearest one below the threshold, by cosine similarity: {numbers}.")
     elif len(below) > 0:
         largest = _format_cosine_below(below[0], threshold)
         notes.append(f"The largest cosine similarity below the threshold of {threshold:g} is {largest}.")

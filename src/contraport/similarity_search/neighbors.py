@@ -342,8 +342,8 @@ def _unknown_query_error(query: object, features: Features | None) -> UsageError
     by_name = {PurePath(key).name: key for key in reversed(keys)}  # users type the last part of a path
     near = difflib.get_close_matches(PurePath(str(query)).name, by_name, n=1)
     hint = f" Did you mean {by_name[near[0]]!r}?" if near else ""
-    message = f"query: must be a position among {len(features)} items, a key or a file, got {str(query)!r}.{hint}"
-    return UsageError(message, kind="unknown")
+    message = f"query: no item has the key {str(query)!r}, and no file this name; a position is below {len(features)}."
+    return UsageError(f"{message}{hint}", kind="unknown")
 
 
 def _is_existing_path(query: object) -> bool:

@@ -47,7 +47,7 @@ def select_training_device(name: str) -> torch.device:
     """
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     chosen = next(kind for kind, is_available in available.items() if is_available) if name == "auto" else name
-    message = f"device: must be available on this machine, got {name!r}. Use auto or cpu."
+    message = f"device: {name!r} is not available on this machine; use auto or cpu."
     check(available.get(chosen, True), message, "unavailable")
     return torch.device(chosen)
 

@@ -140,7 +140,7 @@ def log_start_warnings(settings: Settings, components: TrainingComponents, expli
             find_few_images_warning(settings, dataset),
             find_default_objective_warning(dataset, explicit_options),
         ]
-    warnings.append(module.comparison.small_batch_warning(settings.batch_size))
+    warnings.append(module.comparison.small_batch_warning(settings.batch_size, len(dataset)))
     if are_view_features_identical(module, dataset):
         warnings.append(
             f"the views of an item are identical: {format_options(augment='none')}, and the encoder has no dropout or "
@@ -194,7 +194,7 @@ def suggest_longer_training(settings: Settings, items: int, explicit_options: Ma
     >>> suggest_longer_training(Settings(batch_size=256), 320, {"batch_size": 256})
     LongerTraining(options={'batch_size': 64, 'epochs': 200}, steps_text='1,000 steps, 5 per epoch')
     >>> suggest_longer_training(Settings(batch_size=32), 40, {}).steps_text
-    '400 steps, 1 per epoch; with 40 items, still more steps gain little'
+    '400 steps, 1 per epoch; with 40 items, more than that gains little'
     """
     size = settings.batch_size
     if "batch_size" in explicit_options and not settings.resume:
@@ -204,7 +204,7 @@ def suggest_longer_training(settings: Settings, items: int, explicit_options: Ma
     epochs = max(settings.epochs, min(wanted, MAX_SUGGESTED_EPOCHS))
     smaller = {"batch_size": size} if size != settings.batch_size else {}
     longer = {"steps": epochs * per_epoch} if explicit_options.get("steps") is not None else {"epochs": epochs}
-    bound = f"; with {items:,} items, still more steps gain little" if epochs < wanted else ""
+    bound = f"; with {items:,} items, more than that gains little" if epochs < wanted else ""
     return LongerTraining(smaller | longer, f"{epochs * per_epoch:,} steps, {per_epoch} per epoch{bound}")
 
 
@@ -238,7 +238,8 @@ def find_default_objective_warning(dataset: Dataset, explicit_options: Mapping[s
     best = make_objective_suggestion(dataset)
     if best.use_case == "pairs that belong together":  # nt-xent is the baseline there
         return None
-    return f"objective: nt-xent, the default. For these data use {best.options}: {best.reason} See contraport advise."
+    better = f"{best.options} ({best.reason.rstrip('.')})"
+    return f"objective: nt-xent, the default. For these data use {better}. See contraport advise."
 
 
 def find_ngram_recall_note(settings: Settings, dataset: Dataset, model: Model) -> str | None:

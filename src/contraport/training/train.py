@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from contraport._utils.formatting import format_keyword_or_flag, format_options, pluralize
+from contraport._utils.formatting import describe_item_shape, format_keyword_or_flag, format_options, pluralize
 from contraport._utils.locks import lock_folder
 from contraport._utils.progress import make_console_without_markup
 from contraport.auditing.pairs.audit_callback import max_audited_batch_size
@@ -185,7 +185,8 @@ def reduce_default_batch_size(
     items, size = len(dataset), settings.batch_size
     if isinstance(dataset, Stream):
         return SettingsWithNotes(settings)
-    message = f"data: must have at least 2 items to train on, got {items}."
+    shapes = " and ".join(map(describe_item_shape, dataset.shapes))
+    message = f"data: must have at least 2 items to train on, got {items} in {dataset.name!r} ({shapes})."
     check(has_explicit_batch_size or items >= 2, message, "few_items")
     if settings.audit and items >= 2 and size > (most := max_audited_batch_size(items)):
         if has_explicit_batch_size or settings.resume:
@@ -193,7 +194,8 @@ def reduce_default_batch_size(
             note = f"audit: can drop at most {dropped} of {items} pairs with batches of {size}; "
             note += f"use {format_options(batch_size=most)}"
             return SettingsWithNotes(settings, (note,))
-        note = f"batch_size: {most}, reduced from {size}, so the audit can drop up to {items - most} of {items} pairs"
+        note = f"batch_size: {most}, reduced from {size}: the audit keeps at least a batch, and can drop "
+        note += f"{items - most} of {items} pairs"
         return SettingsWithNotes(settings.replace_unchecked(batch_size=most), (note,))
     smaller = suggest_batch_size(items, size)
     if has_explicit_batch_size or settings.resume or smaller == size or items < 2:

@@ -64,6 +64,12 @@ def test_multi_view_objective_receives_all_views() -> None:
     assert AllViewsOrPairwiseLoss(ViewCounter())(args) == 3
 
 
+@pytest.mark.parametrize(("batch_size", "can_grow"), [(20, True), (30, False)])
+def test_suggests_larger_batches_only_below_the_number_of_items(batch_size, can_grow):
+    warning = AllViewsOrPairwiseLoss(contraport.nt_xent()).small_batch_warning(batch_size, num_items=30)
+    assert ("batch_size" in warning) == can_grow
+
+
 def test_each_view_is_the_query_once() -> None:
     batch, loss = build_embedded_batch(3, keys=2), contraport.info_nce(symmetric=False)
     pair_losses = [loss(batch.queries[v], batch.key_projections[w]) for v, w in permutations(range(3), 2) if w < 2]

@@ -165,5 +165,6 @@ def _select_split_arrays(arrays: dict[str, np.ndarray], path: str, *, suffix: st
             part["labels" if name == "y" else name] = arrays[names[name]]
     rows = {key: len(array) for key, array in part.items()}
     counts = ", ".join(f"{count} in {key}" for key, count in rows.items())
-    check(len(set(rows.values())) == 1, f"data: {path}: must have equal numbers of rows, got {counts}.", "rows")
+    message = f"data: {path}: its arrays must have equal numbers of rows, got {counts}."
+    check(len(set(rows.values())) == 1, message, "rows")
     return part

@@ -166,7 +166,7 @@ def _load_name_path_or_url(data: str, split: str, root: Path | None, **options: 
     if path.suffix in suffixes or len(path.parts) > 1 or data.endswith(("/", os.sep)):
         raise UsageError(f"data: there is no file or folder {data!r}.", kind="not_found")
     unknown = unknown_name_error("data", data, DATASETS, list_command="contraport list data")
-    raise UsageError(f"{unknown} There is no file or folder of that name.", kind="unknown")
+    raise UsageError(f"{unknown} There is no file or folder of that name either.", kind="unknown")
 
 
 def from_object(

@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from contraport._utils.formatting import format_options
+from contraport._utils.formatting import format_keyword_or_flag, format_options
 from contraport._utils.spec_parser import parse_setting_value
 from contraport._utils.text_bytes import is_text_shape
 from contraport.catalog import objective as named_objective
@@ -168,7 +168,8 @@ def check_sample_weights_fit_objective(
         check(not dataset.has_view_mask, message, "missing_views")
     elif dataset.weights is None:
         message = (
-            "constraint: marginals=weights requires sample weights; add --sample_weight with a column or an .npy file."
+            "constraint: marginals=weights requires sample weights; add "
+            f"{format_keyword_or_flag('sample_weight')} with a column or an .npy file."
         )
         check(not (isinstance(objective, Loss) and objective.requires_weights), message, "no_weights")
     if dataset.weights is not None and (objective is None or "weights" not in get_forward_parameter_names(objective)):
@@ -196,14 +197,15 @@ def check_trial_call(
     target_of_batch = loss.target_of_batch
     target = None if target_of_batch is None else target_of_batch(dataset.__getitems__([0] * TRIAL_BATCH_SIZE))
     requires_teacher = objective.requires_features(target)
-    message = "teacher: required by the objective, not given. Pass --teacher with a folder or a file."
+    remedy = f"Pass {format_keyword_or_flag('teacher')} with a folder or a file."
+    message = f"teacher: required by the objective, not given. {remedy}"
     check(loss.teacher_features is not None or not requires_teacher, message, "missing")
     if loss.teacher_features is not None:
         check(requires_teacher, "teacher: not used by the objective; leave it out.", "unused")
         by_view = isinstance(objective, Objective) and objective.layout.traits.requires_view_features
         message = (
-            "teacher: features per item have similarity 1 between the views of an item, so that no negative is "
-            "dropped. Set a margin (--objective_settings.margin 0.2), or give features per view, (items, views, k)."
+            "teacher: features per item have similarity 1 between the views of an item, so no negative is dropped. "
+            f"Use {format_options(objective_settings={'margin': 0.2})}, or give features per view, (items, views, k)."
         )
         check(loss.teacher_features.ndim == 3 or not by_view, message, "per_item")
     if target is not None and (mismatch := objective.target_conflict_message(target)) is not None:
@@ -398,7 +400,7 @@ def _check_late_interaction_settings(settings: Settings) -> None:
         "freeze": count_cached_draws(settings) > 0,
     }
     for name, used in unsupported.items():
-        remedy = " Add --frozen_draws 0." if name == "freeze" else ""
+        remedy = f" Add {format_options(frozen_draws=0)}." if name == "freeze" else ""
         message = f"{name}: not supported by a kernel of sets of vectors, as it needs one vector per item.{remedy}"
         check(not used, message, "sets")
 

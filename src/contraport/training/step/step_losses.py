@@ -95,8 +95,8 @@ class StepLoss(nn.Module, ABC):
     def forward(self, embedded: EmbeddedBatch) -> Tensor:
         """Return the loss of a batch, a tensor without dimensions."""
 
-    def small_batch_warning(self, batch_size: int) -> str | None:
-        """Return a warning if a batch size is too small, else None."""
+    def small_batch_warning(self, batch_size: int, num_items: int) -> str | None:
+        """Return a warning if a batch size is too small for `num_items` items, else None."""
         return None
 
     def missing_views_unsupported_reason(self) -> str | None:
@@ -194,14 +194,14 @@ class ObjectiveStepLoss(StepLoss, ABC):
             return "the objective compares coordinates, each over the whole batch"
         return None if "present" in self._accepted else "the call of the objective has no keyword `present`"
 
-    def small_batch_warning(self, batch_size: int) -> str | None:
+    def small_batch_warning(self, batch_size: int, num_items: int) -> str | None:
         has_negatives = isinstance(self.objective, Loss) and self.objective.has_negatives
         if batch_size >= 32 or not has_negatives:
             return None
+        larger = f"Increase {format_keyword_or_flag('batch_size')}, add" if batch_size < num_items else "Add"
         return (
-            f"small batches: each item has {pluralize(batch_size - 1, 'negative')}. Increase "
-            f"{format_keyword_or_flag('batch_size')}, up to the number of items, "
-            f"add {format_options(negatives='queue')}, or use {format_options(recipe='byol')}, which has no negatives"
+            f"small batches: each item has {pluralize(batch_size - 1, 'negative')}. {larger} "
+            f"{format_options(negatives='queue')}, or use {format_options(recipe='byol')}, which has no negatives"
         )
 
 
@@ -297,8 +297,8 @@ class QueryKeyLoss(ObjectiveStepLoss):
             return "a queue or a bank stores all views of items"
         return super().missing_views_unsupported_reason()
 
-    def small_batch_warning(self, batch_size: int) -> str | None:
-        return super().small_batch_warning(batch_size) if self.memory is None else None
+    def small_batch_warning(self, batch_size: int, num_items: int) -> str | None:
+        return super().small_batch_warning(batch_size, num_items) if self.memory is None else None
 
     def after_step(self) -> None:
         """Write the embeddings of the last step to the queue or memory bank."""
@@ -348,7 +348,7 @@ class PrototypeLoss(ObjectiveStepLoss):
     def missing_views_unsupported_reason(self) -> str | None:
         return "prototypes are assigned by the other views of an item"
 
-    def small_batch_warning(self, batch_size: int) -> str | None:
+    def small_batch_warning(self, batch_size: int, num_items: int) -> str | None:
         if batch_size >= len(self.prototypes):
             return None
         return (
@@ -410,7 +410,7 @@ class QueueDistillationLoss(ObjectiveStepLoss):
     def missing_views_unsupported_reason(self) -> str | None:
         return "each view of an item predicts the teacher's features"
 
-    def small_batch_warning(self, batch_size: int) -> str | None:
+    def small_batch_warning(self, batch_size: int, num_items: int) -> str | None:
         return None  # the queue has the classes
 
     @torch.no_grad()
