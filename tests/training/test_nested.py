@@ -123,6 +123,8 @@ def test_estimator_has_nested_features():
         ({"matryoshka": "8,8"}, "matryoshka.*"),
         ({"matryoshka": "8:0"}, "matryoshka.*"),
         ({"matryoshka": "8:a"}, "matryoshka.*"),
+        ({"matryoshka": "-8"}, "matryoshka.*"),
+        ({"matryoshka": "9" * 5_000}, "matryoshka.*"),
         ({"matryoshka": 8}, "matryoshka.*"),
         ({"matryoshka": ""}, "matryoshka.*"),
         ({"matryoshka": "8", "predict": "l2", "objective": None, "projection": 0}, "matryoshka.predict"),

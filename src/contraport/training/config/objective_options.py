@@ -43,13 +43,14 @@ def parse_matryoshka_weights(value: Any) -> dict[int, float]:
     weights: dict[int, float] = {}
     parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else ()
     for part in parts:
-        size, colon, weight = str(part).partition(":")
-        check(size.strip().isdecimal() and int(size) >= 1 and int(size) not in weights, message)
+        size_text, colon, weight = str(part).partition(":")
         try:
-            weights[int(size)] = float(weight) if colon else 1.0
+            size, factor = int(size_text), float(weight) if colon else 1.0
         except ValueError as error:
             raise UsageError(message) from error
-        check_positive("matryoshka: weight", weights[int(size)])
+        check(size >= 1 and size not in weights, message)
+        check_positive("matryoshka: weight", factor)
+        weights[size] = factor
     check(len(weights) > 0, message)
     return dict(sorted(weights.items(), reverse=True))
 
