@@ -290,7 +290,7 @@ def translate_read_errors(error_prefix: str, expected_content: str) -> Iterator[
 
 
 def one_line_reason(error: BaseException) -> str:
-    """Return an error's message on one line, without suggestions to allow pickled objects.
+    """Return an error's message on one line, without NumPy's or torch's advice to unpickle.
 
     >>> one_line_reason(ValueError("bad\\n  magic")), one_line_reason(IndexError())
     ('bad magic', 'IndexError')

@@ -20,11 +20,11 @@ from contraport import compare
 from contraport._utils.files import write_npz
 from contraport.comparison import jobs as running
 from contraport.comparison.compare import (
+    _build_results_where_all_trials_failed,
     _build_trial_records,
     _check_metrics_and_estimate_seconds,
     _compose_notes,
     _describe_first_metric_or_failure,
-    _failed_search_results_by_cell,
     _provide_progress_callback,
     _run_cells,
 )
@@ -124,7 +124,7 @@ def test_trial_records(tmp_path: Path) -> None:
     assert not any(one["chosen"] for one in records)
     results[trial_cells[3].folder_name] = {"measures": ["knn"], "values": {"knn": 0.7}}
     assert [one["chosen"] for one in _build_trial_records(grid, trials, results, KNN)] == [False, False, True, False]
-    assert _failed_search_results_by_cell(grid, trials, results) == {}
+    assert _build_results_where_all_trials_failed(grid, trials, results) == {}
     description = _describe_first_metric_or_failure(trial_cells[2], results[trial_cells[2].folder_name])
     assert description == "info-nce on digits, standard, trial 2: kNN 90.0%"
     two_metrics = {"measures": ["uniformity", "knn"], "values": {"uniformity": -2.0, "knn": 0.9}}

@@ -136,7 +136,7 @@ def with_weights_by_the_plan(name, rows):
     """Item weights from the plan of the whole batch."""
     x0, x1, encoder = batch()
     encoder.requires_grad_()
-    weights = contraport.WeightsFromPlan(0.7, item_weights=ATTRIBUTES["weights"][rows])
+    weights = contraport.WeightsFromPlan(0.7, batch_item_weights=ATTRIBUTES["weights"][rows])
     return contraport.objective(name)(x0[rows] @ encoder, x1[rows] @ encoder, weights=weights), [encoder]
 
 

@@ -98,8 +98,9 @@ def test_rejects_invalid_arguments(call, code, value):
         call()
 
 
-def test_plan_weights_accept_the_deprecated_keyword_with_one_warning():
-    with pytest.warns(FutureWarning, match="item.weights") as caught:
-        weights = WeightsFromPlan(0.5, given=WEIGHTS)
-    assert weights.item_weights is WEIGHTS
+@pytest.mark.parametrize("keyword", ["given", "item_weights"])
+def test_plan_weights_accept_the_deprecated_keywords_with_one_warning(keyword):
+    with pytest.warns(FutureWarning, match="batch.item.weights") as caught:
+        weights = WeightsFromPlan(0.5, **{keyword: WEIGHTS})
+    assert weights.batch_item_weights is WEIGHTS
     assert len(caught) == 1

@@ -200,7 +200,7 @@ def test_plan_weights_multiply_the_weights_of_a_column(options: dict[str, Any]) 
         z0, z1 = z.chunk(2)
         for step, strength in ((0, 0.7), (9, 0.7)):
             loss = float(components.module(batch, step))
-            expected = nt_xent()(z0, z1, weights=WeightsFromPlan(strength, item_weights=batch.weights))
+            expected = nt_xent()(z0, z1, weights=WeightsFromPlan(strength, batch_item_weights=batch.weights))
             assert loss == pytest.approx(float(expected), rel=1e-5)
     assert loss != pytest.approx(float(nt_xent()(z0, z1, weights=batch.weights)), rel=1e-4)
 

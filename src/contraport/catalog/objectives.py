@@ -442,7 +442,7 @@ def iot(
 def iot_uniform(
     temperature: TemperatureLike = 0.5, constraint: str = "balanced", iterations: int = 5, uniformity: float = 1.0
 ) -> Loss:
-    """IOT-CL with a penalty that spreads plan mass evenly over the negatives.
+    """Inverse optimal transport (IOT-CL) with a penalty on uneven plan mass of negatives.
 
     See `iot`.
 
@@ -457,7 +457,7 @@ def iot_uniform(
 def iot_quadratic(
     constraint: str = "rows", closed_form: bool = True, layout: str = "joint", temperature: TemperatureLike = 1.0
 ) -> Loss:
-    """IOT-CL with a quadratic regularizer, which replaces softmax by sparsemax.
+    """Inverse optimal transport (IOT-CL) with a quadratic regularizer, sparsemax in place of softmax.
 
     Args:
         constraint: ``"rows"`` or ``"simplex"``; without the closed form also ``"balanced"``, both marginals.

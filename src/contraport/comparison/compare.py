@@ -365,7 +365,7 @@ def _build_comparison(
     refused = [one["failed"] for one in every_result if one.get("refused")]
     if refused and len(refused) == len(every_result):
         raise UsageError(f"no training run could start: {refused[0]}", kind="all_refused")
-    results = {**results, **_failed_search_results_by_cell(grid, trials, trial_results)}
+    results = {**results, **_build_results_where_all_trials_failed(grid, trials, trial_results)}
     missing = len(grid.cells) - len(results)
     return Comparison(
         title=grid.title,
@@ -410,7 +410,7 @@ def _save_comparison(
         write_text(out / "page.html", render_comparison_page(comparison, commands))
 
 
-def _failed_search_results_by_cell(
+def _build_results_where_all_trials_failed(
     grid: Grid, trials: TrialCellsByRowAndColumn, results: Mapping[str, JobResult]
 ) -> JobAndResultByRowColumnSeed:
     """Build a failed result for each training run whose hyperparameter trials all failed."""

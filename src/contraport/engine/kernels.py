@@ -98,7 +98,7 @@ class Kernel(nn.Module, ABC):
             check(temperature.is_leaf, f"{message} {remedy}", "not_leaf")
         learned = self._external is None and (learnable or isinstance(temperature, InitialTemperature))
         if learned:
-            _check_minimum_temperature(self._value)
+            _check_learned_temperature_minimum(self._value)
         # By its logarithm: it stays positive, and steps are relative.
         self.log_temperature = create_shardable_scalar_parameter(self, math.log(self._value)) if learned else None
 
@@ -124,7 +124,7 @@ class Kernel(nn.Module, ABC):
         message = "temperature: cannot be set, as the kernel reads it from a tensor of yours; change that tensor."
         check(self._external is None, message, "external")
         if self.log_temperature is not None:
-            _check_minimum_temperature(value)
+            _check_learned_temperature_minimum(value)
             with torch.no_grad():
                 self.log_temperature.fill_(math.log(value))
         self._value = float(value)
@@ -308,7 +308,7 @@ def _get_initial_temperature(temperature: TemperatureLike) -> float:
     return float(temperature)
 
 
-def _check_minimum_temperature(temperature: float) -> None:
+def _check_learned_temperature_minimum(temperature: float) -> None:
     """Raise `UsageError` if a learned temperature is below `MIN_LEARNED_TEMPERATURE`."""
     valid, bound = temperature >= MIN_LEARNED_TEMPERATURE, MIN_LEARNED_TEMPERATURE
     check(valid, f"temperature: must be >= {bound} if it is learned, got {temperature!r}.", "below_minimum")

@@ -238,7 +238,7 @@ def build_local_problem(
         good = not isinstance(weights, str) or weights == "plan"
         check(good, f"weights: must be one number per item, or 'plan', got {weights!r}.", "unknown")
         weights_from_plan = WeightsFromPlan() if isinstance(weights, str) else weights
-        options["weights"] = weights_from_plan.item_weights
+        options["weights"] = weights_from_plan.batch_item_weights
     target = target if own_target is None else convert_target(own_target)
     if traits.shared_columns:
         views = zero_vectors_outside_mask(views, masks) if sets else views

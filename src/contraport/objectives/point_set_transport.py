@@ -285,7 +285,8 @@ def soft_assignments(z: Tensor, prototypes: Tensor, temperature: float = 0.05, i
         return shares
 
 
-@accept_deprecated_keywords(given="item_weights")
+@accept_deprecated_keywords(given="batch_item_weights", item_weights="batch_item_weights")
+@keep_deprecated_attributes(item_weights="batch_item_weights")
 @dataclass(frozen=True, eq=False)
 class WeightsFromPlan:
     """Loss weights of a batch's items from its balanced transport plan.
@@ -298,7 +299,7 @@ class WeightsFromPlan:
     Args:
         strength: from 0, equal weights, to 1.
         iterations: number of Sinkhorn iterations, at least 1.
-        item_weights: further factor of each item, (n,), nonnegative; default: 1.
+        batch_item_weights: further factor of each item of the batch, (n,), nonnegative; default: 1.
 
     Raises:
         UsageError: a value is out of range.
@@ -312,7 +313,7 @@ class WeightsFromPlan:
 
     strength: float = 0.9
     iterations: int = 20
-    item_weights: Any = None
+    batch_item_weights: Any = None
 
     def __post_init__(self) -> None:
         good = is_number(self.strength) and 0 <= self.strength <= 1

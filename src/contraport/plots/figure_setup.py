@@ -95,7 +95,7 @@ def create_panels(
 
 
 def check_width(width: float | None) -> None:
-    """Raise `UsageError` unless a figure's width is None or can be drawn."""
+    """Raise `UsageError` unless a figure's width is None or within the allowed range."""
     good = width is None or (is_number(width) and MIN_WIDTH_INCHES <= width <= MAX_WIDTH_INCHES)
     expected = f"inches, from {MIN_WIDTH_INCHES:g} to {MAX_WIDTH_INCHES:g}"
     check(good, f"width: must be a number of {expected}, got {format_value(width)}.")

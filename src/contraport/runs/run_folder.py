@@ -250,7 +250,9 @@ class RunFolder(Run):
         """Replace all rows of `metrics.jsonl`."""
         write_text(self.metrics_path, "".join(json.dumps(row) + "\n" for row in rows))
 
-    def save_model(self, model: Model, *, epochs: int, planned_epochs: int | None = None) -> None:
+    def save_model_and_delete_old_evaluations(
+        self, model: Model, *, epochs: int, planned_epochs: int | None = None
+    ) -> None:
         """Write the trained model and its number of epochs, and delete outdated evaluations.
 
         `planned_epochs` is larger than `epochs` after early stopping; default: the same.

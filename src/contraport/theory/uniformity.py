@@ -320,7 +320,7 @@ def sweep_uniformity_penalty(
     iterations: int = 500,
     seed: int = 0,
 ) -> PenaltySweep:
-    """Train encoders with the IOT loss at several weights of the uniformity penalty.
+    """Train encoders with the inverse-optimal-transport loss at several weights of the uniformity penalty.
 
     Each factor of the penalty trains its own encoder onto the circle. The penalty is zero where all negatives have
     equal mass in the plan.

@@ -257,7 +257,9 @@ def _fit_and_save_model(
         epochs = loop.completed_epochs
         with stop_all_on_error():
             if is_main_process():
-                run.save_model(with_merged_lora(components.module.model), epochs=epochs, planned_epochs=settings.epochs)
+                run.save_model_and_delete_old_evaluations(
+                    with_merged_lora(components.module.model), epochs=epochs, planned_epochs=settings.epochs
+                )
         larger_patience = "early_stopping with a larger patience continues it"
         remedy = larger_patience if loop.should_stop else f"increase {format_keyword_or_flag('epochs')} to continue it"
         complete = f"the run already has {pluralize(epochs, 'epoch')}; {remedy}"

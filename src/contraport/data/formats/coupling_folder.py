@@ -1,4 +1,4 @@
-"""Format of folders with tables of rows, columns and their pairs (couplings)."""
+"""Format of a coupling folder: tables of row items, column items, and their pairs."""
 
 from __future__ import annotations
 

@@ -223,9 +223,9 @@ class DebiasedContrastive(KernelDivergence):
 @keep_deprecated_attributes(over="mass_constraint", floor="tangent_below")
 @dataclass(frozen=True, repr=False)
 class ClosedFormQuadratic(KernelDivergence):
-    """Closed-form IOT-CL loss with a quadratic regularizer.
+    """Inverse-optimal-transport contrastive loss (IOT-CL) with a quadratic regularizer.
 
-    Its implied plan may have negative entries. It takes no pass over all pairs.
+    Its implied plan has a closed form and may have negative entries. It takes no pass over all pairs.
 
     rows: -mean_i log((1 + sum_j (C_ij - C_i+)) / n); simplex: -mean_i log((N + sum_st (C_st - C_i+)) / n^2), with sums
     over the compared pairs, n of them in a row and n^2 in all. Near 0 the logarithm continues as its

@@ -285,7 +285,7 @@ class JensenShannon(PlanDistance):
 
 @dataclass(frozen=True, repr=False)
 class PlanUniformity(Divergence):
-    """Penalty on unevenly spread mass of the plan's negatives (uniformity of IOT-CL).
+    """Penalty on uneven plan mass of negatives (uniformity of inverse optimal transport).
 
     The penalty is KL(Q | P): Q is P with that mass spread evenly. With the cosine cost it takes no pass over the pairs.
 

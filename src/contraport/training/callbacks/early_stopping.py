@@ -21,7 +21,7 @@ from contraport.training.loop import Callback, Loop
 
 log = logging.getLogger("contraport.training")
 
-FLAT_RELATIVE_CHANGE = 1e-3
+LOGGED_AS_FLAT_RELATIVE_CHANGE = 1e-3
 """Relative change below which a loss or metric is logged as flat, without stopping the training."""
 
 
@@ -153,7 +153,7 @@ class EarlyStopping(Callback):
         key = None if self._rule.metric is None else self._rule.metric.key
         # All processes decide by the value of the first, which alone computes the online metrics.
         value: float | None = broadcast_object(mean_loss if key is None else self._metrics_writer.last_row.get(key))
-        margin = self._rule.min_delta if self._stops else FLAT_RELATIVE_CHANGE * abs(self._best or 0.0)
+        margin = self._rule.min_delta if self._stops else LOGGED_AS_FLAT_RELATIVE_CHANGE * abs(self._best or 0.0)
         is_better = (
             value is not None
             and not math.isnan(value)
@@ -187,7 +187,7 @@ class EarlyStopping(Callback):
             if math.isnan(value):  # not computed in this epoch
                 continue
             best, epoch, is_logged = self._best_by_metric.get(metric.key, (value, 0, False))
-            if epoch == 0 or value - best > FLAT_RELATIVE_CHANGE * abs(best):
+            if epoch == 0 or value - best > LOGGED_AS_FLAT_RELATIVE_CHANGE * abs(best):
                 self._best_by_metric[metric.key] = value, loop.completed_epochs, False
             elif not is_logged and loop.completed_epochs - epoch >= patience and loop.completed_epochs < loop.epochs:
                 self._best_by_metric[metric.key] = best, epoch, True

@@ -222,7 +222,7 @@ def check_trial_call(
     batch = Batch((), labels, domains, ids, weights=weights)
     views, kwargs = loss.build_trial_arguments(torch.randn(TRIAL_BATCH_SIZE, dimensions), batch, target)
     if weights_from_plan_schedule is not None:
-        kwargs["weights"] = replace(weights_from_plan_schedule(0), item_weights=kwargs["weights"])
+        kwargs["weights"] = replace(weights_from_plan_schedule(0), batch_item_weights=kwargs["weights"])
     # `weights` is the keyword of objectives; the user of a training run knows it as the option `sample_weight`
     with torch.no_grad(), use_local_batch(), rename_argument("sample_weight", "weights"):
         copy.deepcopy(objective)(*views, **kwargs)  # a copy, since a call may change buffers

@@ -68,7 +68,7 @@ class EmbeddedBatch(NamedTuple):
         if self.present is not None:
             kwargs["present"] = self.present[:, list(views)] if views else self.present
         if self.weights_from_plan is not None:
-            kwargs["weights"] = replace(self.weights_from_plan, item_weights=self.batch.weights)
+            kwargs["weights"] = replace(self.weights_from_plan, batch_item_weights=self.batch.weights)
         return kwargs
 
     def list_query_key_view_pairs(self, *, core_view_only: bool = False) -> list[tuple[int, int]]:
