@@ -185,7 +185,7 @@ def test_folder_names_are_short_and_independent_of_option_order() -> None:
         ({**OPTIONS, "over": ["temp=0.1"]}, "over.unknown", ["'temp'", "did you mean 'temperature'", "symmetric"]),
         ({"suite": "gcaa"}, "suite.unknown", ["'gcaa'", "'gca'"]),
         ({"suite": __file__}, "suite.suffix", [__file__]),
-        ({**OPTIONS, "quick": True}, "quick.missing_suite", ["--suite"]),
+        ({**OPTIONS, "quick": True}, "quick.missing_suite", ["suite"]),
         ({"suite": "pacs", "quick": True}, "quick.unavailable", ["pacs"]),
     ],
 )

@@ -270,5 +270,5 @@ def test_rejects_standard_library_behind_a_package():
 
 def test_rejects_text_encoder_for_images(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    with raises_usage_error("encoder.shape", (3, 8, 8), "--encoder.text"):
+    with raises_usage_error("encoder.shape", (3, 8, 8), "encoder={'text': ...}"):
         build_encoder(str(tmp_path), (3, 8, 8))

@@ -137,7 +137,7 @@ def test_rejects_weights_of_another_architecture(tmp_path: Path) -> None:
             Model("resnet18", [SHAPE], low_resolution=False)
         )
     assert "\n" not in str(caught.value)
-    with raises_usage_error("init.no_names_match", "SmallCNN", "--encoder"):
+    with raises_usage_error("init.no_names_match", "SmallCNN", "encoder='resnet18'"):
         read_initial_weights(file, None).load_into(Model("small-cnn", [SHAPE]))
     both = {f"{part}.{name}": value for part in "qk" for name, value in build_timm_model().state_dict().items()}
     torch.save(both, tmp_path / "both.pt")

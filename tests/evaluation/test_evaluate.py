@@ -192,8 +192,8 @@ def test_verdict_on_texts_names_the_encoder_that_starts_at_raw_counts() -> None:
         find_verdict_text(measured, differences, num_test_items=50, could_start_at_word_counts=are_texts) or ""
         for are_texts in (True, False)
     )
-    assert "--encoder weighted-ngrams" in texts
-    assert "--encoder weighted-ngrams" not in others
+    assert "encoder='weighted-ngrams'" in texts
+    assert "weighted-ngrams" not in others
 
 
 def test_verdict_on_a_frozen_encoder_leaves_out_its_learning_rate() -> None:
@@ -202,9 +202,9 @@ def test_verdict_on_a_frozen_encoder_leaves_out_its_learning_rate() -> None:
         find_verdict_text(measured, differences, num_test_items=50, is_encoder_frozen=is_frozen) or ""
         for is_frozen in (False, True)
     )
-    assert "--encoder_lr_scale" in trained
-    assert "--encoder_lr_scale" not in frozen
-    assert "--augment" in frozen
+    assert "a smaller encoder_lr_scale" in trained
+    assert "encoder_lr_scale" not in frozen
+    assert "another augment" in frozen
 
 
 def test_held_out_items_are_evaluated_and_embedded(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_training_suggests_an_objective_if_none_was_chosen(
     case: str, options: dict[str, object], expected: bool
 ) -> None:
     suggestion = find_default_objective_warning(CASES[case][0], options)
-    assert (suggestion is not None and "--recipe cmc" in suggestion) == expected
+    assert (suggestion is not None and "recipe='cmc'" in suggestion) == expected
 
 
 WAVES = np.sin(np.arange(48) * 0.3 + rng.uniform(0, 6, (80, 1))) + 0.2 * rng.normal(size=(80, 48))

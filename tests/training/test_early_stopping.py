@@ -80,7 +80,7 @@ def test_flat_loss_without_early_stopping_is_logged_once(caplog: pytest.LogCaptu
     caplog.set_level(logging.INFO)
     assert find_stop_epoch(None, [3.0, 2.0, *[2.0] * 40]) is None
     (record,) = caplog.records
-    assert record.args == (2, "10 epochs")
+    assert record.args == (2, "10 epochs", "early_stopping")
     caplog.clear()
     assert find_stop_epoch(None, [3.0 * 0.99**epoch for epoch in range(60)]) is None
     assert not caplog.records
@@ -109,8 +109,8 @@ def test_flat_online_metric_is_logged_once_for_each_best_value(
             callback.restore(state)
     logged = [record.args for record in caplog.records]
     assert logged == [
-        ("recall@1", 1, "20.0%", "12 epochs", "recall@1"),
-        ("recall@1", 31, "40.0%", "12 epochs", "recall@1"),
+        ("recall@1", 1, "20.0%", "12 epochs", "early_stopping='recall@1'"),
+        ("recall@1", 31, "40.0%", "12 epochs", "early_stopping='recall@1'"),
     ]
 
 

@@ -347,7 +347,7 @@ def test_accepts_freezing_by_view_of_encoders_without_parameters(pairs: Dataset,
 
 
 def test_rejects_freezing_random_weights(pairs: Dataset, initial_run: Run, tmp_path: Path) -> None:
-    with raises_usage_error("freeze.untrained_view", "sound", "--init.sound"):
+    with raises_usage_error("freeze.untrained_view", "sound", "init={'sound': ...}"):
         contraport.train(
             data=pairs, init={"photo": initial_run.path}, freeze=True, out=tmp_path / "run", progress=False
         )

@@ -83,7 +83,7 @@ def test_suggests_options_for_pairs_of_texts(
     rows = [",".join(f"word{number} of {name}" for name in columns.split(",")) for number in range(80)]
     (tmp_path / "texts.csv").write_text("\n".join([columns, *rows]))
     lines = train_and_list_log_lines(tmp_path, tmp_path / "texts.csv", **options)
-    suggested_options = "--objective info-nce --temperature 0.05 --projection 0"
+    suggested_options = "objective='info-nce', temperature=0.05, projection=0"
     assert any(level == "WARNING" and suggested_options in text for level, text in lines) is expected
 
 

@@ -153,7 +153,7 @@ def test_batch_of_zero_weights_adds_nothing(options: dict[str, Any]) -> None:
             "sample_weight.unsupported",
             "predict",
         ),
-        ({"constraint": "balanced:marginals=weights"}, "constraint.no_weights", "--sample_weight"),
+        ({"constraint": "balanced:marginals=weights"}, "constraint.no_weights", "add sample_weight"),
         (
             {"constraint": "balanced:marginals=weights", "sample_weight": "zero.npy"},
             "sample_weight.marginals",

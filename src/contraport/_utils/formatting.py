@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import MISSING, fields
 from typing import Any
@@ -69,6 +69,25 @@ def format_flags(values: Mapping[str, Any]) -> str:
             quoted = [_quote_for_shell(one) for one in values_of_flag if one is not None]
             words += [" ".join([f"--{name}", *quoted])] if quoted else []
     return " ".join(words)
+
+
+def format_flags_in_style(flags: str) -> str:
+    """Return command-line flags unchanged, or as Python keywords outside the command line.
+
+    >>> format_flags_in_style("--objective iot --temperature 0.05 --freeze --init.image FILE")
+    "objective='iot', temperature=0.05, freeze=True, init={'image': 'FILE'}"
+    """
+    if is_flag_style_active():
+        return flags
+    options: dict[str, Any] = {}
+    for flag in flags.removeprefix("--").split(" --"):
+        name, _, text = flag.partition(" ")
+        value: Any = text or True
+        with suppress(ValueError):
+            value = json.loads(text)
+        option, _, key = name.partition(".")
+        options[option] = {**options.get(option, {}), key: value} if key else value
+    return format_options(**options)
 
 
 def _quote_for_shell(value: Any) -> str:

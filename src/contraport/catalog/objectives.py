@@ -140,7 +140,9 @@ def get_objective_entry(name: str) -> ObjectiveEntry:
     prefix, colon, _ = key.partition(":")
     if colon and prefix in OBJECTIVES:  # the form of the rows of a comparison
         message = f"objective: must be a name alone, such as {prefix!r}, got {name!r}"
-        raise UsageError(f"{message}; set its options with --objective_settings.NAME VALUE.", kind="settings")
+        raise UsageError(
+            f"{message}; set its options with {format_options(objective_settings={'NAME': ...})}.", kind="settings"
+        )
     # Imported here, as recipes build on objectives.
     from contraport.catalog.recipes import RECIPES
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import yaml
 
 import contraport
-from contraport._utils.formatting import format_options
+from contraport._utils.formatting import format_keyword_or_flag, format_options
 from contraport._utils.spec_parser import parse_setting_value, split_at_outer_commas, strip_quotes
 from contraport.catalog import OBJECTIVES, RECIPES
 from contraport.catalog.data_option_parsers import AUGMENT_NAMES
@@ -41,7 +41,7 @@ def build_grid(explicit_options: OptionMap) -> Grid:
     suite = explicit_options.get("suite")
     is_quick = bool(explicit_options.get("quick"))
     suite_options = {} if suite is None else load_suite(suite)
-    check(suite is not None or not is_quick, "quick: requires --suite.", "missing_suite")
+    check(suite is not None or not is_quick, f"quick: requires {format_keyword_or_flag('suite')}.", "missing_suite")
     quick = suite_options.get("quick", {}) if is_quick else {}
     check(not is_quick or bool(quick), f"quick: the suite {suite} has no smaller grid.", "unavailable")
     values = {**suite_options, **quick}

@@ -21,7 +21,7 @@ from typing import Any, Literal
 import torch
 
 from contraport._utils.files import write_json
-from contraport._utils.formatting import format_flags
+from contraport._utils.formatting import format_flags, format_keyword_or_flag
 from contraport._utils.locks import lock_folder
 from contraport.comparison.grid import Cell, Grid
 from contraport.data.split_digests import SplitDigests
@@ -107,7 +107,11 @@ def check_data_unchanged(jobs: Iterable[CellJob]) -> None:
             record = SplitDigests.from_datasets_unless_stream(build_dataset(settings), find_held_out_dataset(settings))
             digests[key] = None if record is None else record.digest
         message = f"data: {job.options['data']!r} changed since {job.run_folder} was trained on it. "
-        check(result["data"] == digests[key], f"{message}Restore it, or use a new folder (--out).", "changed")
+        check(
+            result["data"] == digests[key],
+            f"{message}Restore it, or use a new folder ({format_keyword_or_flag('out')}).",
+            "changed",
+        )
 
 
 def build_cell_job(grid: Grid, cell: Cell) -> CellJob:

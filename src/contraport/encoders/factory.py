@@ -151,7 +151,7 @@ def _build_timm(name: str, shape: Shape, *, low_resolution: bool) -> nn.Module:
     """Build a timm model without its classifier, randomly initialized."""
     if not timm.is_model(name):
         got = describe_items_of_shape(shape)
-        message = f"encoder: {name!r} takes texts, got {got}. Set it with --encoder.text or --init.text."
+        message = f"encoder: {name!r} takes texts, got {got}. For texts only: {format_options(encoder={'text': ...})}."
         config = read_json_or_none(Path(name, "config.json"))
         is_transformers_folder = isinstance(config, dict) and "model_type" in config
         check(not is_transformers_folder, message, "shape")

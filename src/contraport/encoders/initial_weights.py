@@ -93,7 +93,9 @@ def _load_adapted_state_dict(encoder: nn.Module, state: StateDict, name: str | n
     kind = "architecture"
     if len(missing) == len(own):
         kind = "no_names_match"
-        problems.append("no name matches: name their architecture (--encoder resnet18), or rename the weights")
+        problems.append(
+            f"no name matches: name their architecture ({format_options(encoder='resnet18')}), or rename the weights"
+        )
     label = repr(name) if isinstance(name, str) else type(encoder).__name__
     check(not problems, f"init: {source} does not fit the encoder {label}: {'; '.join(problems)}.", kind)
     encoder.load_state_dict(weights)
@@ -340,7 +342,8 @@ def read_initial_weights(
     config = read_config(folder / CONFIG_FILE, "init")
     if "model_type" in config:
         message = (
-            f"init: {path} has a text encoder, not {encoder!r}. Omit encoder, or set --init.text for its view alone."
+            f"init: {path} has a text encoder, not {encoder!r}. Omit encoder, or use "
+            f"{format_options(init={'text': ...})} for its view alone."
         )
         check(encoder is None or str(encoder) == str(path), message, "other_encoder")
         return _load_text_initial_weights(str(path))

@@ -8,7 +8,7 @@ from types import MappingProxyType
 import numpy as np
 import torch
 
-from contraport._utils.formatting import join_names, pluralize
+from contraport._utils.formatting import format_keyword_or_flag, format_options, join_names, pluralize
 from contraport._version import __version__
 from contraport.embedding import RawInputEncoder
 from contraport.encoders import Model
@@ -220,13 +220,14 @@ def find_verdict_text(
         has_several_views: whether items have several views. A verdict against the trained encoder then says so if it
             retrieves the other view better than all baselines.
     """
+    augment, temperature, scale = map(format_keyword_or_flag, ("augment", "temperature", "encoder_lr_scale"))
     advice = {
         # Of a frozen encoder the learning rate has no effect.
-        "given": "More epochs or another --augment may help."
+        "given": f"More epochs or another {augment} may help."
         if is_encoder_frozen
-        else "More epochs, another --augment or a smaller --encoder_lr_scale may help.",
-        "untrained": "More epochs, another --augment or another --temperature may help.",
-        "raw": "More epochs or --encoder weighted-ngrams, which starts at the raw counts, may help."
+        else f"More epochs, another {augment} or a smaller {scale} may help.",
+        "untrained": f"More epochs, another {augment} or another {temperature} may help.",
+        "raw": f"More epochs or {format_options(encoder='weighted-ngrams')}, which starts at the raw counts, may help."
         if could_start_at_word_counts
         else "More epochs or a larger encoder may help.",
     }

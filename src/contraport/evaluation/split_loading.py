@@ -105,7 +105,8 @@ def load_splits_of_source(run: RunFolder, loader: SplitLoader, data: Any, *, dro
         check(
             not (is_own and train.num_random_test_items is not None and has_copies),
             f"run: {run.path} was trained by an earlier version, which could put copies of an item into both splits, "
-            f"and {train.name!r} has copies. Train it again, or pass unseen items as test_data (--test_data).",
+            f"and {train.name!r} has copies. Train it again, or pass unseen items as "
+            f"{format_keyword_or_flag('test_data')}.",
             "copies",
         )
         return Splits(train, test)
@@ -119,7 +120,7 @@ def load_splits_of_source(run: RunFolder, loader: SplitLoader, data: Any, *, dro
     check(
         not is_own or (recovered is not None and (recovered.num_other_items == 0 or is_subset)),
         f"data: {train.name!r} changed since {run.path} was trained on it, so its test items are not known. Restore "
-        "it, or pass unseen items as test_data (--test_data).",
+        f"it, or pass unseen items as {format_keyword_or_flag('test_data')}.",
         "changed",
     )
     if recovered is not None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from contraport._utils.files import atomic_write, read_json_or_none, write_json
+from contraport._utils.formatting import format_options
 from contraport.embedding import check_finite_features
 from contraport.engine import LateInteraction, normalize
 from contraport.errors import (
@@ -178,7 +179,8 @@ class ApproximateFeatureIndex:
 def warn_of_slow_search(features: np.ndarray) -> None:
     """Log a warning that recommends an index if rows exceed a million."""
     if len(features) > SLOW_SEARCH_ROWS:
-        log.warning("Searching all %s rows. An index is faster: --index FILE builds it once.", f"{len(features):,}")
+        option = format_options(index="FILE")
+        log.warning("Searching all %s rows. An index is faster: %s builds it once.", f"{len(features):,}", option)
 
 
 def load_or_build_index(features: np.ndarray, path: Path) -> ApproximateFeatureIndex:

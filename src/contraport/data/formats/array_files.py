@@ -123,8 +123,8 @@ def _parse_arrays_by_key(arrays: Mapping[str, Any], path: str) -> dict[str, np.n
         key: array if type(array) in (np.ndarray, np.memmap) else as_array(f"data: {path}: {key}", array)
         for key, array in arrays.items()
     }
-    message = f"data: {path} contains features written by embed; neighbors, search, cluster and duplicates take it. "
-    message += "To train on the features, write them by embed --out FILE.npy."
+    message = f"data: {path} contains features of contraport embed; neighbors, search, cluster and duplicates take it. "
+    message += "To train on the features, write them by contraport embed RUN --out FILE.npy."
     check(not {"features", "rows", "splits"} <= set(checked), message, "features_file")
     named = len(_list_custom_view_names(checked)) > 1
     for key, array in checked.items():

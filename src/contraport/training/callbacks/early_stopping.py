@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from contraport._utils.formatting import pluralize
+from contraport._utils.formatting import format_keyword_or_flag, format_options, pluralize
 from contraport._utils.spec_parser import parse_spec
 from contraport.data import Batch
 from contraport.distributed import broadcast_object
@@ -137,9 +137,9 @@ class EarlyStopping(Callback):
         loop.should_stop = self._stops and loop.completed_epochs - self._best_epoch >= patience
         if self._stops and 1 + patience >= loop.epochs:
             log.warning(
-                "early stopping: a patience of %s cannot end a training run of %s early; set a smaller one, as in "
-                "--early_stopping %s:patience=2",
-                pluralize(patience, "epoch"), pluralize(loop.epochs, "epoch"), self._rule.watched_key,
+                "early stopping: a patience of %s cannot end a training run of %s early; set a smaller one, as in %s",
+                pluralize(patience, "epoch"), pluralize(loop.epochs, "epoch"),
+                format_options(early_stopping=f"{self._rule.watched_key}:patience=2"),
             )  # fmt: skip
 
     def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
@@ -175,8 +175,8 @@ class EarlyStopping(Callback):
             )  # fmt: skip
         elif loop.completed_epochs < loop.epochs:
             log.info(
-                "loss: has not improved since epoch %d, for %s; --early_stopping ends such a run early",
-                self._best_epoch, pluralize(patience, "epoch"),
+                "loss: has not improved since epoch %d, for %s; %s ends such a run early",
+                self._best_epoch, pluralize(patience, "epoch"), format_keyword_or_flag("early_stopping"),
             )  # fmt: skip
 
     def _log_newly_flat_metrics(self, loop: Loop) -> None:
@@ -192,7 +192,7 @@ class EarlyStopping(Callback):
             elif not is_logged and loop.completed_epochs - epoch >= patience and loop.completed_epochs < loop.epochs:
                 self._best_by_metric[metric.key] = best, epoch, True
                 log.info(
-                    "%s: has not improved since epoch %d (%s), for %s; --early_stopping %s ends such a run early",
+                    "%s: has not improved since epoch %d (%s), for %s; %s ends such a run early",
                     metric.key, epoch, metric.format(best), pluralize(loop.completed_epochs - epoch, "epoch"),
-                    metric.key,
+                    format_options(early_stopping=metric.key),
                 )  # fmt: skip

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from contraport._utils.formatting import format_options
 from contraport._utils.text_bytes import create_zero_items, is_text_shape
 from contraport.catalog.recipes import get_recipe_settings
 from contraport.data import Views
@@ -217,7 +218,8 @@ def _check_frozen_are_pretrained(settings: Settings, model: Model, pretrained_ma
         for argument in ("freeze", "lora"):
             is_frozen = bool(resolve_option_per_tower(argument, getattr(settings, argument), model)[number])
             message = (
-                f"{argument}: requires trained weights for the encoder of view {view!r}: add --init.{view}, or apply "
+                f"{argument}: requires trained weights for the encoder of view {view!r}: add "
+                f"{format_options(init={view: ...})}, or apply "
                 f"{argument} to the other views only."
             )
             check(not is_frozen or is_pretrained or may_be_trained or not has_weights, message, "untrained_view")
