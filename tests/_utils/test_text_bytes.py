@@ -10,8 +10,8 @@ from contraport._utils.text_bytes import (
     check_nonblank_texts,
     concatenate_batches,
     encode_truncated_utf8,
-    string_list_or_none,
     tensor_to_texts,
+    texts_or_none_if_no_strings,
     texts_to_tensor,
 )
 from tests.errors import raises_usage_error
@@ -37,12 +37,12 @@ def test_texts_round_trip():
     ids=["list", "array", "objects", "series", "string series", "nan"],
 )
 def test_converts_containers_of_strings(values):
-    assert string_list_or_none("views", values) == ["a", "b", ""]
+    assert texts_or_none_if_no_strings("views", values) == ["a", "b", ""]
 
 
 @pytest.mark.parametrize("values", [[1, 2], np.ones(3), torch.ones(3), np.ones((2, 2)), "a b", [], None])
 def test_returns_none_for_other_values(values):
-    assert string_list_or_none("views", values) is None
+    assert texts_or_none_if_no_strings("views", values) is None
 
 
 @pytest.mark.parametrize(
@@ -57,9 +57,9 @@ def test_rejects_characters_that_cannot_be_encoded(texts, code, row):
 
 def test_rejects_mixed_values_and_empty_texts():
     with raises_usage_error("views.mixed", 3, "row 1"):
-        string_list_or_none("views", ["a", 3])
+        texts_or_none_if_no_strings("views", ["a", 3])
     with raises_usage_error("views.mixed", "row 1"):
-        string_list_or_none("views", ["a", np.zeros(2)])
+        texts_or_none_if_no_strings("views", ["a", np.zeros(2)])
     with raises_usage_error("views.empty_text", "1 of 2", "row 1"):
         check_nonblank_texts("views", ["a", " "])
 

@@ -29,7 +29,7 @@ from contraport.comparison.statistics_and_verdicts import (
     JobAndResultByRowColumnSeed,
     TableEntry,
     build_table_entries,
-    compute_epoch_means,
+    compute_seed_means_by_epoch,
     from_json_record,
     judge_claims,
     to_json_record,
@@ -194,7 +194,7 @@ def test_epoch_means_average_available_seeds(tmp_path: Path) -> None:
     results = results_of(grid, {("info-nce", "plain"): BASE})
     for (_, _, seed), (_, result) in results.items():
         result["course"] = {"epoch 10": {"knn": 0.9 + 0.01 * seed}} | ({"epoch 2": {"knn": 0.5}} if seed else {})
-    early, late = compute_epoch_means(grid, results)
+    early, late = compute_seed_means_by_epoch(grid, results)
     assert (early.epoch, early.mean, late.epoch, late.mean) == (2, 0.5, 10, pytest.approx(0.915))
     assert late.interval == pytest.approx(mean_interval_over_seeds(np.array([0.90, 0.91, 0.92, 0.93])))
 

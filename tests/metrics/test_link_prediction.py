@@ -90,7 +90,7 @@ def test_rejects_numbers_beyond_the_stored_ranks(monkeypatch: pytest.MonkeyPatch
         ranking.row_ndcg_at,
         ranking.column_coverage,
         ranking.column_hubness,
-        ranking.popularity_ratio,
+        ranking.popularity_relative_to_training_pairs,
     )
     for metric in metrics:
         metric(8)
@@ -106,7 +106,9 @@ def test_coverage_and_popularity(ranking: ColumnRanking) -> None:
     order = np.argsort(-scores_without_training_columns()[TEST[:, 0].unique()], axis=1)[:, :4]
     counts = TRAIN[:, 1].bincount(minlength=30).numpy()
     assert ranking.column_coverage(4) == len(np.unique(order)) / 30
-    assert ranking.popularity_ratio(4) == pytest.approx(counts[order].mean() / counts[TRAIN[:, 1]].mean())
+    assert ranking.popularity_relative_to_training_pairs(4) == pytest.approx(
+        counts[order].mean() / counts[TRAIN[:, 1]].mean()
+    )
 
 
 def test_hubness_equals_the_skewness_of_scipy(ranking: ColumnRanking) -> None:
@@ -131,11 +133,11 @@ def test_rows_with_few_columns_left_count_only_those() -> None:
         assert ranking.column_coverage(k) == len(set(shown)) / 30
         assert ranking.column_hubness(k) == pytest.approx(stats.skew(np.bincount(shown, minlength=30)))
         expected = popularity[shown].mean() / popularity[train[:, 1]].mean()
-        assert ranking.popularity_ratio(k) == pytest.approx(expected)
+        assert ranking.popularity_relative_to_training_pairs(k) == pytest.approx(expected)
 
 
 def test_ranking_by_popularity_has_a_large_popularity_ratio() -> None:
     pairs = torch.tensor([(row, 0) for row in range(20)] + [(row, 1 + row % 5) for row in range(20)])
     columns = torch.tensor([[1.0, 0.0]] + [[0.0, 1.0]] * 5)
     ranking = rank_columns(torch.tensor([[1.0, 0.1]]).repeat(30, 1), columns, pairs, torch.tensor([[25, 1]]))
-    assert ranking.popularity_ratio(1) > 1.5
+    assert ranking.popularity_relative_to_training_pairs(1) > 1.5

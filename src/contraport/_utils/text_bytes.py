@@ -37,7 +37,7 @@ def item_shape(items: Tensor) -> tuple[int, ...]:
     return TEXT_SHAPE if is_text_batch(items) else tuple(items.shape[1:])
 
 
-def string_list_or_none(argument: str, values: Any) -> list[str] | None:
+def texts_or_none_if_no_strings(argument: str, values: Any) -> list[str] | None:
     """Return the values as a list if they are strings, else None.
 
     Missing values, None, NaN or those of pandas, become empty texts.

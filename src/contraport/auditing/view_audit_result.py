@@ -14,7 +14,11 @@ from contraport._utils.files import write_json, write_npz
 from contraport._utils.formatting import format_percent, join_names
 from contraport._utils.notebook_tables import format_html_rows
 from contraport.auditing.export_clean import dataset_to_arrays
-from contraport.auditing.pairs.view_log_odds import estimate_view_noise_rates, mismatch_log_ratios, right_view_log_odds
+from contraport.auditing.pairs.log_odds_of_right_views import (
+    estimate_view_noise_rates,
+    mismatch_log_ratios,
+    right_view_log_odds,
+)
 from contraport.auditing.result import Audit, compose_training_advice, write_csv_columns
 from contraport.data import Dataset
 from contraport.data.formats.array_files import read_npz
@@ -38,7 +42,7 @@ def check_views_accept_nan(dataset: Dataset) -> None:
 class ViewAudit:
     """Result of an audit of the `k` views of `n` items.
 
-    They combine the audits of all pairs of views; see `contraport.auditing.pairs.view_log_odds`.
+    They combine the audits of all pairs of views; see `contraport.auditing.pairs.log_odds_of_right_views`.
 
     Attributes:
         data_name: name of the audited data.

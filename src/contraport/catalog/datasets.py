@@ -55,11 +55,13 @@ DATASETS: dict[str, DatasetEntry] = {
         ),
         ("basic-motions", "80 recordings of a smart watch, 6 channels x 100 steps, 4 classes", _AEON_LOCATION_TEXT),
         ("japanese-vowels", "640 utterances, 12 channels x 29 steps, 9 classes", _AEON_LOCATION_TEXT),
-        (
-            "docstrings",
-            "about 4,000 functions of Python's standard library: name and docstring as 2 texts, modules as classes",
-            "included in Python",
-        ),
+    )
+} | {
+    "docstrings": DatasetEntry(
+        "docstrings",
+        "about 4,000 functions of Python's standard library: name and docstring as 2 texts, modules as classes",
+        "included in Python",
+        "contraport.data.sources.benchmark_data:load_stdlib_names_and_docstrings",
     )
 }
 """All named data sets, in the order of `contraport list data`."""

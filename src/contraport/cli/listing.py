@@ -20,7 +20,7 @@ from contraport.options import warn_renamed
 
 
 def _build_rows(what: str) -> list[dict[str, str]]:
-    """Build the rows of a list as cell texts by heading, name first."""
+    """Build one dictionary per list entry, from heading to cell text, name first."""
     match what:
         case "recipes":
             return [

@@ -37,7 +37,7 @@ from contraport.comparison.page import render_comparison_page, save_figure_if_an
 from contraport.comparison.statistics_and_verdicts import (
     JobAndResultByRowColumnSeed,
     build_table_entries,
-    compute_epoch_means,
+    compute_seed_means_by_epoch,
     judge_claims,
     list_differences_of_unknown_seed_variance,
 )
@@ -375,7 +375,7 @@ def _build_comparison(
         columns=[column.name for column in grid.columns],
         entries=build_table_entries(grid, results),
         claim_verdicts=judge_claims(grid, results),
-        epoch_means=compute_epoch_means(grid, results),
+        epoch_means=compute_seed_means_by_epoch(grid, results),
         reference_metrics=_reference_metrics_by_name_and_column(grid, results),
         search_spaces={
             row.name: {

@@ -287,7 +287,7 @@ def _predict_num_seeds_if_undecided(difference: PairedDifference, metric: Metric
     return predict_num_seeds_to_decide(is_decided, [difference], comparisons=comparisons)
 
 
-def compute_epoch_means(grid: Grid, results: JobAndResultByRowColumnSeed) -> list[EpochMean]:
+def compute_seed_means_by_epoch(grid: Grid, results: JobAndResultByRowColumnSeed) -> list[EpochMean]:
     """Compute each metric's mean over seeds at the intermediate and last epochs."""
     means = []
     for metric, column, row in itertools.product(grid.metrics, grid.columns, grid.rows):

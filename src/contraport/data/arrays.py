@@ -11,7 +11,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from contraport._utils.text_bytes import check_nonblank_texts, string_list_or_none
+from contraport._utils.text_bytes import check_nonblank_texts, texts_or_none_if_no_strings
 from contraport.data.dataset import Dataset
 from contraport.data.splits import Codes, Positions
 from contraport.data.stores import MAPPED_BLOCK_BYTES, ArrayStore, MappedRowStore, PackedTextStore, Store, combine_views
@@ -75,7 +75,7 @@ def from_arrays(
     check(len(by_place) > 0, f"{argument}: must have at least one array, got none.", "empty")
     arrays: dict[str, Any] = {}
     for place, view in by_place.items():
-        texts = string_list_or_none(place, view)
+        texts = texts_or_none_if_no_strings(place, view)
         if texts is not None:
             arrays[place] = np.array(texts, dtype=np.object_)
         else:  # a list, such as of images, is stacked when its store is built

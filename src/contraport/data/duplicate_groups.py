@@ -95,17 +95,17 @@ class ContentGroups(NamedTuple):
     used_view_indices: tuple[int, ...]
 
 
-def group_by_shared_content(view_content_ids: Tensor, ignore_views_above_group_size: float) -> ContentGroups:
+def group_by_shared_content(view_content_ids: Tensor, ignore_views_joining_more_items_than: float) -> ContentGroups:
     """Group items that share content, directly or through other items.
 
-    A view whose repeats would join more than `ignore_views_above_group_size` items, such as captions that name only a
-    class, does not group items. Views with small groups come first, and the first always groups. `view_content_ids`
-    are the `assign_view_content_ids` of all items, ``(n, views)``.
+    A view whose repeats would join more than `ignore_views_joining_more_items_than` items, such as captions that name
+    only a class, does not group items. Views with small groups come first, and the first always groups.
+    `view_content_ids` are the `assign_view_content_ids` of all items, ``(n, views)``.
 
     >>> ids = torch.tensor([[0, 0], [0, 1], [2, 1], [3, 3]])
-    >>> group_by_shared_content(ids, ignore_views_above_group_size=3)
+    >>> group_by_shared_content(ids, ignore_views_joining_more_items_than=3)
     ContentGroups(group_ids=array([0, 0, 0, 1]), used_view_indices=(0, 1))
-    >>> group_by_shared_content(ids, ignore_views_above_group_size=2)
+    >>> group_by_shared_content(ids, ignore_views_joining_more_items_than=2)
     ContentGroups(group_ids=array([0, 0, 1, 2]), used_view_indices=(0,))
     """
     sizes = [int(torch.unique(column, return_counts=True)[1].max()) for column in view_content_ids.unbind(1)]
@@ -121,7 +121,7 @@ def group_by_shared_content(view_content_ids: Tensor, ignore_views_above_group_s
         edges = coo_array((np.ones(len(groups), dtype=np.int8), (groups, int(groups.max()) + 1 + codes)), (size, size))
         components = connected_components(edges, directed=False)[1]
         joined = np.unique(components[groups], return_inverse=True)[1]
-        if not views or np.bincount(joined).max() <= ignore_views_above_group_size:
+        if not views or np.bincount(joined).max() <= ignore_views_joining_more_items_than:
             groups = joined
             views.append(view)
     return ContentGroups(number_by_first_occurrence(torch.from_numpy(groups)).numpy(), tuple(sorted(views)))

@@ -265,18 +265,19 @@ def corrupt_dataset(dataset: Dataset, *corruptions: CorruptionSpec) -> Dataset:
         None if image else torch.tensor(dataset.mean_and_std(view)[1]).view(-1, *[1] * (len(shape) - 1))
         for view, (image, shape) in enumerate(zip(images, dataset.shapes, strict=True))
     )
+    seeds = dataset.source_rows
     corrupt = partial(
-        _corrupt_views, corruptions=corruptions, source_rows=dataset.source_rows, non_image_stds=non_image_stds
+        _corrupt_views, corruptions=corruptions, noise_seeds_by_position=seeds, non_image_stds=non_image_stds
     )
     return _perturb_now_or_at_fetch(dataset, corrupt)
 
 
 def _corrupt_views(
-    views: tuple[Tensor, ...],
+    views_at_positions: tuple[Tensor, ...],
     positions: Tensor,
     *,
     corruptions: Sequence[CorruptionSpec],
-    source_rows: Tensor,
+    noise_seeds_by_position: Tensor,
     non_image_stds: Sequence[Tensor | None],
 ) -> tuple[Tensor, ...]:
     """Corrupt the views of some items, with noise seeded by item.
@@ -284,13 +285,13 @@ def _corrupt_views(
     `non_image_stds` holds the standard deviation of each view, or None if the view is an image.
     """
     if not any(one.kind in ("noise", "occlusion") for one in corruptions):  # the others are deterministic
-        return tuple(_apply_corruptions(view, corruptions, None) for view in views)
+        return tuple(_apply_corruptions(view, corruptions, None) for view in views_at_positions)
     items = []
     with fork_rng_with_lock([]):
-        for place, row in enumerate(source_rows[positions].tolist()):
-            # Seeded by row, so that the noise does not depend on the batch.
-            seed_torch_generators(derive_torch_seed("data.corruption", row), "cpu")
-            item = (view[place : place + 1] for view in views)
+        for place, seed in enumerate(noise_seeds_by_position[positions].tolist()):
+            # Seeded by item, so that the noise does not depend on the batch.
+            seed_torch_generators(derive_torch_seed("data.corruption", seed), "cpu")
+            item = (view[place : place + 1] for view in views_at_positions)
             items.append([
                 _apply_corruptions(view, corruptions, std) for view, std in zip(item, non_image_stds, strict=True)
             ])  # fmt: skip

@@ -166,7 +166,7 @@ class InitialWeights:
 
     @property
     def encoder_option(self) -> Encoders:
-        """Encoder names as a value of the option `encoder`, None if unknown."""
+        """Value for the option `encoder`: names of the encoders, or None if unknown."""
         if isinstance(self.encoders, EncoderWeights):
             return self.encoders.name
         if isinstance(self.encoders, Mapping):

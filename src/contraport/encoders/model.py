@@ -65,10 +65,11 @@ A contraport model. Load it with `contraport.encoders.Model.from_pretrained`.
 
 
 @keep_deprecated_attributes(
-    represent_features="to_representations",
+    represent_features="to_chosen_representation_parts",
     save_encoder_files="save_transformers_configs",
     select_view="to_single_view",
     single_view="to_single_view",
+    to_representations="to_chosen_representation_parts",
 )
 class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_card_template=_MODEL_CARD_TEMPLATE):
     """Encoders and projectors for all views of an item.
@@ -271,8 +272,8 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         )
         return projections if self.dims is None else tuple(each[..., : self.dims] for each in projections)
 
-    def to_representations(self, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Convert each view's features to the representation that the model returns."""
+    def to_chosen_representation_parts(self, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Convert each view's features to the part of the representation that the model returns."""
         towers = [self.tower(view) for view in range(len(features))]
         return tuple(
             tower.to_representation(each, self.representation_part)[..., : self.dims]

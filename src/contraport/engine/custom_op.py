@@ -155,7 +155,7 @@ def _compute_outputs_and_saved_tensors(operation: Operation) -> list[Tensor]:
     """Return the outputs of an operation, then the tensors saved for backward."""
     with torch.no_grad(), autocast_disabled(operation.geometry.log_kernel.inputs[0]):
         passes = operation.backend_config.create_passes(operation.geometry)
-        return [*operation.forward(passes), *passes.tensors_to_save()]
+        return [*operation.forward(passes), *passes.computed_tensors_to_save()]
 
 
 def _run_backward(structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs) -> list[Tensor | None]:

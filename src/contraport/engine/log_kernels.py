@@ -40,6 +40,9 @@ CostFunction: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 LOG2E = math.log2(math.e)
 """log2(e), by which exponents are multiplied so that exp2 replaces exp."""
 
+EmbeddingsAndBiases: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]
+"""Scaled embeddings of rows, (N, d), and columns, (M, d), and their biases, (N,) and (M,)."""
+
 Indices: TypeAlias = Tensor | slice
 """Selection of rows or columns: a tensor of indices, or a slice."""
 
@@ -248,7 +251,7 @@ class InnerProductLogKernel(LogKernel):
     column_input_indices = (1, 3)
 
     @property
-    def inputs(self) -> tuple[Tensor, ...]:
+    def inputs(self) -> EmbeddingsAndBiases:
         return self.x, self.y, self.row_bias, self.column_bias
 
     def with_column_inputs(self, column_inputs: Sequence[Tensor]) -> Self:

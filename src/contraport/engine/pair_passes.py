@@ -55,12 +55,12 @@ class WeightTerm(NamedTuple):
 class PairPasses(ABC):
     """Base class of backends, which compute sums over all pairs.
 
-    A backend overrides `set_shared_attributes` to set what its passes share.
+    A backend overrides `prepare_for_all_passes` to set what its passes share.
 
     Args:
         geometry: the pairs.
         processes: the processes that share the work.
-        saved: the result of `tensors_to_save` after earlier passes over the same geometry.
+        saved: the result of `computed_tensors_to_save` after earlier passes over the same geometry.
         operand_dtype: dtype of embeddings in matrix products, on devices where it is faster.
 
     Attributes:
@@ -82,13 +82,13 @@ class PairPasses(ABC):
         self.operand_dtype = operand_dtype
         self.log_kernel = geometry.log_kernel
         self.is_symmetric = geometry.is_symmetric
-        self.set_shared_attributes()
+        self.prepare_for_all_passes()
 
     @abstractmethod
-    def set_shared_attributes(self) -> None:
+    def prepare_for_all_passes(self) -> None:
         """Set the attributes that several passes over the pairs share."""
 
-    def tensors_to_save(self) -> list[Tensor]:
+    def computed_tensors_to_save(self) -> list[Tensor]:
         """Return the tensors that the gradient reuses, none by default."""
         return []
 

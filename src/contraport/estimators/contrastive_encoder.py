@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from contraport._utils.text_bytes import string_list_or_none
+from contraport._utils.text_bytes import texts_or_none_if_no_strings
 from contraport.auditing.pairs.audit_callback import AuditCallback, max_audited_batch_size
 from contraport.auditing.pairs.synthetic_mismatches import DatasetWithDecoysPastEnd, add_decoys
 from contraport.auditing.result import Audit, build_audit_from_arrays
@@ -69,10 +69,10 @@ class _UnwrappedTransform:
         views = None
         if _is_dict_of_views(X) and len(X) < len(self._names):
             views = [number for number, name in enumerate(self._names) if name in X]
-        return _ViewTransformer(self, views).transform(X)
+        return _AllOrSelectedViewsTransformer(self, views).transform(X)
 
 
-class _ViewTransformer(TransformerMixin, BaseEstimator):
+class _AllOrSelectedViewsTransformer(TransformerMixin, BaseEstimator):
     """Transformer that computes and names the features of all or some views."""
 
     def __init__(self, encoder: ContrastiveEncoder, views: Sequence[int] | None) -> None:
@@ -332,7 +332,7 @@ class ContrastiveEncoder(_UnwrappedTransform, ClassNamePrefixFeaturesOutMixin, T
         by_name, read = _find_dict_or_tuple_views(X), partial(validate_data, self, reset=reset, **rules)
         arrays: Any
         if by_name is None:
-            if isinstance(X, list) and string_list_or_none("X", X) is None:
+            if isinstance(X, list) and texts_or_none_if_no_strings("X", X) is None:
                 check_equal_shapes("X", X)
             arrays = _as_texts_or_array("X", X, read, min_items)
         else:
@@ -458,7 +458,7 @@ def _find_dict_or_tuple_views(X: object) -> dict[str, ArrayLike] | None:
         return {str(name): view for name, view in X.items()}
     views: tuple[Any, ...] = X if isinstance(X, tuple) else ()
     # A tuple of numbers or of arrays of one axis is a single array.
-    are_views = all(getattr(view, "ndim", 0) >= 2 or string_list_or_none("X", view) is not None for view in views)
+    are_views = all(getattr(one, "ndim", 0) >= 2 or texts_or_none_if_no_strings("X", one) is not None for one in views)
     return {str(number): view for number, view in enumerate(views)} if views and are_views else None
 
 
@@ -467,7 +467,7 @@ def _as_texts_or_array(argument: str, values: Any, validate: Callable[[Any], np.
 
     The error for non-numeric data names the text columns.
     """
-    texts = string_list_or_none(argument, values)
+    texts = texts_or_none_if_no_strings(argument, values)
     if texts is not None:
         check(len(texts) >= min_items, f"{argument}: must have at least {min_items} texts, got {len(texts)}.")
         return texts

@@ -294,11 +294,11 @@ def link_hubness(context: EvalContext, number: int) -> float:
 @register_link_metric(
     "Link popularity@{}", better="neither", unit="relative to training pairs", value_format="{:.2f}", numbers=(10,)
 )
-def link_popularity_ratio(context: EvalContext, number: int) -> float:
+def popularity_relative_to_training_pairs(context: EvalContext, number: int) -> float:
     """Mean popularity of the k nearest columns, relative to columns of training pairs.
     The popularity of a column is its number of training pairs.
     """
-    return context.column_ranking.popularity_ratio(number)
+    return context.column_ranking.popularity_relative_to_training_pairs(number)
 
 
 @register_metric(

@@ -75,7 +75,7 @@ class ColumnRanking:
         centered = counts - counts.mean()
         return float((centered**3).mean() / max((centered**2).mean(), 1e-12) ** 1.5)
 
-    def popularity_ratio(self, k: int) -> float:
+    def popularity_relative_to_training_pairs(self, k: int) -> float:
         """Return how popular the k nearest columns are, relative to training pairs.
 
         It is their mean popularity, divided by that of all training pairs' columns. The popularity of a column is its

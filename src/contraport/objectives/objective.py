@@ -316,19 +316,19 @@ class Objective(Loss):
             results.append(PlanWithTarget(side, target, plan, row_weights, ids))
         return results
 
-    def _normalize_weights_to_log_marginals(self, weights: Tensor | None, block: Block) -> LogMarginals:
+    def _normalize_weights_to_log_marginals(self, required_weights: Tensor | None, block: Block) -> LogMarginals:
         """Return normalized item weights of rows and columns as log marginals.
 
         Raises:
             UsageError: a weight is missing or not positive, or a column has no item.
         """
-        if weights is None or not bool((weights > 0).all()):
+        if required_weights is None or not bool((required_weights > 0).all()):
             message = f"weights: must be positive for each item, as they are the marginals of {self.constraint!r}."
             raise UsageError(message, kind="marginals")
         if block.pattern.num_extra_columns > 0:
             message = f"weights: cannot be the marginals of {self.constraint!r} for negatives or prototypes."
             raise UsageError(message, kind="columns")
-        log_weights = weights.to(block.compute_dtype).log()
+        log_weights = required_weights.to(block.compute_dtype).log()
         log_a, log_b = (log_weights[items] for items in block.pattern.items)
         return log_a.log_softmax(0), log_b.log_softmax(0)
 

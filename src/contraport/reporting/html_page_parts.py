@@ -94,7 +94,7 @@ class PlotElement(NamedTuple):
 
 
 class SpriteSheet(NamedTuple):
-    """Image with the thumbnails of several items in rows of `columns`."""
+    """Image that tiles the thumbnails of several items, `columns` per row."""
 
     uri: str
     columns: int

@@ -283,7 +283,7 @@ def solve_mass_and_slack(
 def _item_per_proposal_or_minus_one(
     proposed_entries: IntArray, candidates: CandidateScoreMatrix, mass: FloatArray, contents: IntArray
 ) -> IntArray:
-    """Choose distinct items for the proposed second views, -1 if none is left.
+    """Assign each proposed second view a distinct item that has it, else -1.
 
     Args:
         proposed_entries: entries of the matrix that are proposals, ``(p,)``.

@@ -1,8 +1,9 @@
 """Online audit of three or more views, which drops suspected views between epochs.
 
 Each pair of views is scored as in an audit of two (`contraport.auditing.pairs.audit_callback`), and the scores of all
-pairs give those of the views (`contraport.auditing.pairs.view_log_odds`). A suspected view counts as missing until the
-next scoring: the training uses the item with its other views. An item with fewer than two trusted views is left out.
+pairs give those of the views (`contraport.auditing.pairs.log_odds_of_right_views`). A suspected view counts as missing
+until the next scoring: the training uses the item with its other views. An item with fewer than two trusted views is
+left out.
 
 A decoy is an item with one wrong view, a known mismatch in all pairs with this view. For a third of the training the
 decoys replace the items that they are made of.
@@ -18,6 +19,11 @@ import torch
 from torch import Tensor
 
 from contraport.auditing.pairs.audit_callback import MAX_DROPPED_SHARE, SelectingAuditCallback
+from contraport.auditing.pairs.log_odds_of_right_views import (
+    estimate_view_noise_rates,
+    mismatch_log_ratios,
+    right_view_log_odds,
+)
 from contraport.auditing.pairs.noise_rate import area_under_roc_curve, estimate_noise_rate
 from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import (
@@ -28,7 +34,6 @@ from contraport.auditing.pairs.paired_features import (
     encode_and_project_views,
     has_only_vector_views,
 )
-from contraport.auditing.pairs.view_log_odds import estimate_view_noise_rates, mismatch_log_ratios, right_view_log_odds
 from contraport.runs import RunFolder
 
 
@@ -102,7 +107,7 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
         }
         run.save_arrays(run.view_scores_path, arrays)  # `contraport.runs.Run.view_scores` reads them
 
-    def describe_state(self) -> str:
+    def describe_noise_rate_and_kept_data(self) -> str:
         state, names = self.last_state, self._dataset.view_names
         assert state is not None
         rates = (f"{name} {rate:.1%}" for name, rate in zip(names, state.view_rates.tolist(), strict=True))

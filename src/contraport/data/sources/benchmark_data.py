@@ -274,7 +274,7 @@ class StdlibFunctionTexts(NamedTuple):
     docstring_sentence: str
 
 
-def load_docstrings(split: str, root: Path | None) -> Dataset:
+def load_stdlib_names_and_docstrings(split: str, root: Path | None) -> Dataset:
     """Load names and docstrings of standard library functions, as two views.
 
     A fifth of the functions is the test split. Labels are the modules with at least 20 functions. Sentences that

@@ -219,7 +219,7 @@ def from_stream(
     integers = [item.label for item in items if isinstance(item.label, int)]
     labelled = len(integers) == len(items) and min(integers) >= 0
     parts = raw[0].items() if isinstance(raw[0], Mapping) else enumerate(_flatten_nested(raw[0]))
-    has_images = any(_is_image_field(str(name), value) for name, value in parts)
+    has_images = any(_is_pil_or_encoded_image(str(name), value) for name, value in parts)
     head = Dataset(
         ArrayStore(
             tuple(
@@ -306,7 +306,7 @@ def _parse_field_as_batch_of_one(name: str, value: Any, error_prefix: str, image
             raise UsageError(f"{error_prefix}: must be UTF-8 text: {error}", kind="not_unicode") from error
         check(bool(text.strip()), f"{error_prefix}: must be a text, got an empty one.", "empty_text")
         return texts_to_tensor([text], error_prefix)
-    if _is_image_field(name, value) and not isinstance(value, Image.Image):
+    if _is_pil_or_encoded_image(name, value) and not isinstance(value, Image.Image):
         try:
             with Image.open(io.BytesIO(value["bytes"] if isinstance(value, Mapping) else value)) as image:
                 value = to_rgb(image)
@@ -319,11 +319,11 @@ def _parse_field_as_batch_of_one(name: str, value: Any, error_prefix: str, image
     return _as_batch_of_one(value, error_prefix, image_size) if is_view else None
 
 
-def _is_image_field(name: str, value: Any) -> bool:
-    """Return whether a field holds an image, decoded or encoded."""
+def _is_pil_or_encoded_image(field_name: str, value: Any) -> bool:
+    """Return whether a field holds a PIL image or an encoded one."""
     return (
         isinstance(value, Image.Image)
-        or (isinstance(value, bytes) and f".{name.rpartition('.')[2].lower()}" in IMAGE_SUFFIXES)
+        or (isinstance(value, bytes) and f".{field_name.rpartition('.')[2].lower()}" in IMAGE_SUFFIXES)
         or (isinstance(value, Mapping) and isinstance(value.get("bytes"), bytes))
     )
 

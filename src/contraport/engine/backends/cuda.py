@@ -58,7 +58,7 @@ class CudaPairPasses(PairPasses):
 
     description: ClassVar[str] = "Triton kernels, pairs recomputed in each pass: O((N + M) d) memory"
 
-    def set_shared_attributes(self) -> None:
+    def prepare_for_all_passes(self) -> None:
         log_kernel = self.geometry.log_kernel
         assert isinstance(log_kernel, InnerProductLogKernel)
         check(

@@ -71,7 +71,7 @@ class StreamedPairPasses(PairPasses):
 
     description: ClassVar[str] = "tiles recomputed in each pass: O((N + M) d) memory"
 
-    def set_shared_attributes(self) -> None:
+    def prepare_for_all_passes(self) -> None:
         like = self.log_kernel.inputs[0]
         if uses_cpu_bfloat16(like, self.operand_dtype):
             self.log_kernel = self.log_kernel.with_operand_dtype(self.operand_dtype)
@@ -247,7 +247,7 @@ class StreamedPairPasses(PairPasses):
         return [None if v is None else v.value() for v in (by_row, by_column)]
 
     def _gradient_weights_on_tile(self, group: _TermGroup, tile: Tile) -> Tensor:
-        """Return the sum of a group of pair-weight summands on a tile."""
+        """Return the sum of a group of summands of the pair weights on a tile."""
         rows, columns = tile.rows, tile.columns
         u, v = group.row_factors, group.column_factors
         out = self._buffers[1, : rows.stop - rows.start, : columns.stop - columns.start]
@@ -313,8 +313,8 @@ class StoredPairPasses(StreamedPairPasses):
 
     description: ClassVar[str] = "log K computed once and kept in tiles; exact gradient in one more pass"
 
-    def set_shared_attributes(self) -> None:
-        super().set_shared_attributes()
+    def prepare_for_all_passes(self) -> None:
+        super().prepare_for_all_passes()
         self._has_link = self.log_kernel.link is not None
         self._starts, self._entries = {}, 0
         for rows, columns in self._iter_tile_ranges_of_process():
@@ -333,7 +333,7 @@ class StoredPairPasses(StreamedPairPasses):
         """
         return bool(self.saved[1]) if self.saved else self.log_kernel.compute_bound_without_biases() <= self.limit
 
-    def tensors_to_save(self) -> list[Tensor]:
+    def computed_tensors_to_save(self) -> list[Tensor]:
         """Return the stored tiles, and whether they hold K rather than log K."""
         return [self._storage, torch.tensor(self.has_bounded_exponents)]
 
@@ -451,7 +451,7 @@ def _build_term_group(
     remaining_row_exponents: Tensor,
     remaining_column_exponents: Tensor,
 ) -> _TermGroup:
-    """Build a group of pair-weight summands with a common exponential factor.
+    """Build a group of summands of the pair weights that share one exponential factor.
 
     Args:
         terms: the terms.

@@ -165,7 +165,7 @@ def rescale_factors_kernel(
     row_exponents, column_exponents, row_weights, column_weights, row_factors, column_factors, can_share,
     n, m, max_gap, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Triton kernel that rescales factors so that pair-weight summands share exponents.
+    """Triton kernel that rescales factors so that summands of the pair weights share exponents.
 
     `can_share` is 1 for a term if the exponents differ by at most `max_gap`, so that the factors cannot overflow.
     exp(A_i + B_j) u_i v_j of the program's term is exp(A0_i + B0_j) times the factors. A constant may be moved
@@ -198,7 +198,7 @@ def rescale_factors_kernel(
 
 @triton.jit
 def _exponents_minus_first_term(exponents, term, positions, n):
-    """Return the exponents of a pair-weight summand, minus those of the first."""
+    """Return the exponents of one summand of the pair weights, minus the first summand's."""
     own = tl.load(exponents + term * n + positions, mask=positions < n, other=0.0)
     excess = own - tl.load(exponents + positions, mask=positions < n, other=0.0)
     return tl.where(excess == excess, excess, INFINITY)

@@ -1,6 +1,13 @@
 """Constraints of objectives: sets of allowed transport plans."""
 
-from contraport.objectives.constraints.constraint import Constraint, Exact, Free, LogMarginals, PlanRequest, Simplex
+from contraport.objectives.constraints.base_and_basic_constraints import (
+    Constraint,
+    Exact,
+    Free,
+    LogMarginals,
+    PlanRequest,
+    Simplex,
+)
 from contraport.objectives.constraints.dense_tsallis import DenseTsallisPlan, solve_dense_tsallis
 from contraport.objectives.constraints.sinkhorn import Balanced, Columns, Rows, Unbalanced
 from contraport.objectives.constraints.tsallis import Tsallis, TsallisPlan

@@ -23,7 +23,12 @@ from contraport.engine import (
     run_sinkhorn_to_convergence,
 )
 from contraport.errors import check, check_integer, check_name, check_positive
-from contraport.objectives.constraints.constraint import Constraint, LogMarginals, PlanRequest, uniform_log_marginals
+from contraport.objectives.constraints.base_and_basic_constraints import (
+    Constraint,
+    LogMarginals,
+    PlanRequest,
+    uniform_log_marginals,
+)
 from contraport.objectives.plan import Plan, generalized_kl_sum
 from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 

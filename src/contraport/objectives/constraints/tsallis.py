@@ -19,7 +19,12 @@ from contraport.engine import (
     run_host_loop,
 )
 from contraport.errors import check, check_name, fits_float32_or_int64, format_value
-from contraport.objectives.constraints.constraint import Constraint, PlanRequest, Simplex, requested_log_marginals
+from contraport.objectives.constraints.base_and_basic_constraints import (
+    Constraint,
+    PlanRequest,
+    Simplex,
+    requested_log_marginals,
+)
 from contraport.objectives.constraints.dense_tsallis import solve_dense_tsallis
 from contraport.objectives.constraints.sinkhorn import Balanced, Rows
 from contraport.objectives.plan import Plan

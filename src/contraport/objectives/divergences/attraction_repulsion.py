@@ -274,9 +274,9 @@ class LogMeanKernel(KernelDivergence):
 
 @dataclass(frozen=True, repr=False)
 class MeanSquaredCost(KernelDivergence):
-    """Repulsion of the spectral loss, the mean squared cost over compared pairs.
+    """Repulsive term of the spectral loss, the mean square of costs such as -cosine.
 
-    With the cost -cos it makes different items orthogonal.
+    With the cost -cos it is the mean squared similarity and makes different items orthogonal.
 
     Args:
         summed: sum over the compared pairs rather than average.

@@ -28,16 +28,17 @@ from contraport.training.config import Settings
 
 
 @fork_rng_with_lock([])  # constructing a model draws weights before they are replaced
-def load_initial_weights(settings: Settings, run: RunFolder | None = None) -> InitialWeights | None:
+def load_initial_weights(settings: Settings, resumed_run: RunFolder | None = None) -> InitialWeights | None:
     """Load the initial weights of the encoders, or return None if random.
 
-    Those of a resumed `run` are read from its folder. Torch's global random state does not change.
+    Those of a resumed run are read from its folder. Torch's global random state does not change.
     """
     pretrained_views, init = settings.effective_pretrained, settings.init
     if not pretrained_views and init is None:
         return None
-    if run is not None and (run.initial_path / CONFIG_FILE).exists():
-        return read_initial_weights(run.initial_path, settings.encoder, trust_remote_code=settings.trust_remote_code)
+    if resumed_run is not None and (resumed_run.initial_path / CONFIG_FILE).exists():
+        trust = settings.trust_remote_code
+        return read_initial_weights(resumed_run.initial_path, settings.encoder, trust_remote_code=trust)
     if pretrained_views is True:
         return load_pretrained_weights(settings.encoder)
     if init is not None and not isinstance(init, Mapping):

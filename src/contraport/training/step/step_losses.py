@@ -410,8 +410,8 @@ class QueueDistillationLoss(ObjectiveStepLoss):
     def missing_views_unsupported_reason(self) -> str | None:
         return "each view of an item predicts the teacher's features"
 
-    def small_batch_warning(self, batch_size: int, num_items: int) -> str | None:
-        return None  # the queue has the classes
+    def small_batch_warning(self, batch_size: int, num_items: int) -> None:
+        """Return no warning, as the queue has the classes."""
 
     @torch.no_grad()
     def after_step(self) -> None:
