@@ -305,7 +305,7 @@ def iterate_baseline_scores(paired: PairedFeatures) -> Iterator[tuple[str, np.nd
 
 def count_shared_neighbors(paired: PairedFeatures) -> torch.Tensor:
     """Return the share of neighbors that the two members of each pair have in common; ties go by likeness."""
-    mine, theirs = paired.neighbors_excluding_members(paired.observed_pair_indices)
+    mine, theirs = paired.neighbors_by_view_excluding_members(paired.observed_pair_indices)
     return (mine[:, :, None] == theirs[:, None]).any(2).float().mean(1) + 1e-3 * score_pairs(paired, None, "likeness")
 
 

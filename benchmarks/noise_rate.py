@@ -65,7 +65,7 @@ def main() -> None:
                 table.add_row(name, f"{wrong:.3f}", error.code, "-", "-")
                 continue
             noise = result.noise_rate
-            separation = estimate_separation_auc(result.scores, result.mismatch_scores, noise.interval[0])
+            separation = estimate_separation_auc(result.scores, result.known_mismatch_scores, noise.interval[0])
             row = {"wrong": wrong, "estimated": noise.rate, "separation": separation}
             results.append({"data": name, **row, "printed": separation >= MIN_SEPARATION_AUC})
             table.add_row(name, *(f"{value:.3f}" for value in row.values()), str(separation >= MIN_SEPARATION_AUC))

@@ -135,7 +135,7 @@ def plan_figures() -> Figures:
     triangle = theory.solve_entropic_program()
     matching = theory.compare_constraints(*broken_pairs(), temperature=0.05, relaxation=0.5)
     penalty = theory.sweep_uniformity_penalty((0.0, 1.0, 10.0))
-    by_iterations = couplings.lowest_temperature_by_iterations
+    by_iterations = couplings.lowest_temperature_coupling_by_iterations
     for name, result in {"exact": couplings.exact, **couplings.by_temperature, **by_iterations}.items():
         text = f"cost {result.cost:.4f}, entropy {result.entropy:.3f}, masses off by {result.marginal_error:.1e}"
         print(f"coupling {name}: {text}, {result.iterations} iterations")

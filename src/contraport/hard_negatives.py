@@ -116,7 +116,7 @@ def mine_hard_negatives(
         anchors[queries.to(anchors.device)],
         candidates[columns.to(anchors.device)],
         rule,
-        excluded_codes=torch.cat(excluded).unique(),
+        excluded_pair_codes=torch.cat(excluded).unique(),
         lowest_positive_scores=least,
         seed=seed,
     )
@@ -131,18 +131,18 @@ def _search_negatives_with_scores(
     columns: Tensor,
     rule: MiningRule,
     *,
-    excluded_codes: Tensor,
+    excluded_pair_codes: Tensor,
     lowest_positive_scores: Tensor,
     seed: int,
 ) -> tuple[Tensor, Tensor]:
     """Return the chosen negatives of each query and their scores, ``(q, k)``.
 
     A missing negative has the score NaN. Queries, ``(q, d)``, and columns, ``(c, d)``, are unit vectors.
-    `excluded_codes` has the sorted codes, query times c plus column, of pairs that are no negatives;
+    `excluded_pair_codes` has the sorted codes, query times c plus column, of pairs that are no negatives;
     `lowest_positive_scores`, ``(q,)``, the lowest score of the positives of each query.
     """
     total = len(columns)
-    most_positives = int((excluded_codes // total).bincount().max())
+    most_positives = int((excluded_pair_codes // total).bincount().max())
     last = rule.resolve_range_max(most_positives)
     # More than the rule considers: positives are among the most similar, and are removed afterwards.
     count = min(last + most_positives, total)
@@ -166,7 +166,7 @@ def _search_negatives_with_scores(
             nearest = search.top_products_and_indices(block, count)
         similarity, column = (part.cpu() for part in nearest)
         rows = torch.arange(first, first + len(block))[:, None]
-        removed = torch.isin(rows * total + column, excluded_codes)
+        removed = torch.isin(rows * total + column, excluded_pair_codes)
         positive = lowest_positive_scores[rows]
         if rule.absolute_margin is not None:
             removed |= similarity + rule.absolute_margin > positive

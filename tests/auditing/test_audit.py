@@ -93,7 +93,7 @@ def test_second_round_uses_trusted_neighbors_only(views: tuple[np.ndarray, np.nd
     items = torch.arange(ITEMS)
     pairs = load_vector_pairs(dataset)
     assert np.array_equal(first.scores, score_pairs(pairs, None, "likeness"))
-    assert np.array_equal(first.mismatch_scores, score_pairs(pairs, PairIndices(items, partners), "likeness"))
+    assert np.array_equal(first.known_mismatch_scores, score_pairs(pairs, PairIndices(items, partners), "likeness"))
     left_out = round(first.noise_rate.rate * ITEMS)
     assert left_out > 40
     trusted = np.sort(np.argsort(first.scores, kind="stable")[left_out:])

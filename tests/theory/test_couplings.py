@@ -59,7 +59,7 @@ def test_few_iterations_match_a_plain_sinkhorn_loop():
     for iteration in range(1, 4):
         left = a / (kernel @ right)
         right = b / (kernel.T @ left)
-        if (coupling := result.lowest_temperature_by_iterations.get(iteration)) is not None:
+        if (coupling := result.lowest_temperature_coupling_by_iterations.get(iteration)) is not None:
             plan = left[:, None] * kernel * right
             np.testing.assert_allclose(coupling.plan, plan, rtol=1e-9)
             assert coupling.marginal_error == pytest.approx(np.abs(plan.sum(1) - a).sum())
@@ -75,7 +75,7 @@ def test_higher_temperature_raises_cost_and_entropy_up_to_the_product():
     iterations = [one.iterations for one in result.by_temperature.values()]
     assert iterations == sorted(iterations, reverse=True)
     torch.testing.assert_close(couplings[-1].plan, result.a[:, None] * result.b, atol=1e-5, rtol=0)
-    errors = [one.marginal_error for one in result.lowest_temperature_by_iterations.values()]
+    errors = [one.marginal_error for one in result.lowest_temperature_coupling_by_iterations.values()]
     assert errors == sorted(errors, reverse=True)
 
 

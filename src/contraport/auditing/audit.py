@@ -48,7 +48,7 @@ from contraport.errors import UsageError, check, hint_on_error, translate_write_
 from contraport.options import merge_resumed_options
 from contraport.runs import RunFolder
 from contraport.training.config import Settings
-from contraport.training.parallelism import select_training_device
+from contraport.training.parallelism import resolve_available_device
 from contraport.training.run_logging import console_logging
 from contraport.training.train import train_from_options
 
@@ -166,7 +166,7 @@ def _audit_two_views(options: AuditOptions, dataset: Dataset, folder: Path) -> A
     if options.method == "frozen":
         rounds = score_frozen_rounds(dataset, statistic=statistic, rounds=options.rounds, seed=options.seed)
     else:
-        device = select_training_device(options.device).type
+        device = resolve_available_device(options.device).type
         settings = Settings(data=dataset, device=device, **_collect_training_options(options, dataset))
         path = None if options.out is None else folder / "judgements.npz"
         saved = CrossFitScores(path, num_rounds=options.rounds, num_repeats=options.repeats, num_pairs=len(dataset))
@@ -185,7 +185,7 @@ def _audit_two_views(options: AuditOptions, dataset: Dataset, folder: Path) -> A
         options.method,
         statistic,
         result.scores,
-        result.mismatch_scores,
+        result.known_mismatch_scores,
         result.noise_rate.rate,
         result.noise_rate.interval,
         proposals.partners_or_minus_one.numpy(),

@@ -42,13 +42,13 @@ class RoundResult(NamedTuple):
 
     Attributes:
         scores: scores of the pairs, ``(n,)``; of a cross-fit, averaged over the rounds so far.
-        mismatch_scores: scores of one known mismatch per pair, ``(n,)``, averaged likewise.
+        known_mismatch_scores: scores of one known mismatch per pair, ``(n,)``, averaged likewise.
         last_computed_features: features of all pairs; of a cross-fit, those by the latest encoder, or None if all
             scores were stored before the audit was resumed.
     """
 
     scores: NDArray[np.float32]
-    mismatch_scores: NDArray[np.float32]
+    known_mismatch_scores: NDArray[np.float32]
     noise_rate: NoiseRate
     last_computed_features: PairedFeatures | None
 

@@ -18,10 +18,10 @@ from contraport.options import has_object_placeholder, to_config_value
 from contraport.training.advise import (
     Suggestion,
     compose_train_command,
+    data_stem_as_folder_name,
     find_encoder_for_few_images,
     make_objective_suggestion,
     make_wrong_pairs_suggestion,
-    result_folder_name,
 )
 
 _SHARED_TRAIN_OPTION_NAMES = ("data", "columns", "given_views", "image_size", "root", "encoder")
@@ -52,7 +52,7 @@ def compose_next_commands(
         if value != to_config_value(AUDIT_COMMAND_SPEC.options_by_name[name].default)
     }
     data_options = {name: explicit[name] for name in _SHARED_TRAIN_OPTION_NAMES if name in explicit}
-    name = result_folder_name(dataset)
+    name = data_stem_as_folder_name(dataset)
     suggestions = [make_objective_suggestion(dataset), *filter(None, [find_encoder_for_few_images(dataset)])]
 
     def compose(*added: Suggestion, suffix: str = "", **changes: Any) -> str:

@@ -21,7 +21,7 @@ from contraport.engine.backends import (
 )
 from contraport.engine.constant_tensor_cache import (
     WriteDetectingCacheEntry,
-    cached_until_written,
+    cached_until_result_written,
     constant_vector,
     traceable_log,
 )
@@ -70,7 +70,7 @@ __all__ = [
     "LinearOperator", "Link", "LinkPlusLogCost", "LogKernel", "LogOfFunction", "LogSoftplus", "MatrixLogKernel",
     "PolynomialTailLink", "RationalQuadratic", "Relaxation", "RingLogKernel", "ScaledLog", "ScaledLog1p", "Shards",
     "SimilarityExclusion", "StudentT", "TemperatureLike", "WriteDetectingCacheEntry", "autocast_disabled", "backend",
-    "cached_until_written", "check_not_in_torch_func", "checkpoint_row_blocks", "choose_backend_name",
+    "cached_until_result_written", "check_not_in_torch_func", "checkpoint_row_blocks", "choose_backend_name",
     "column_log_sums", "communication_dtype", "constant_vector", "create_shardable_scalar_parameter",
     "current_exchange", "disable_autocast_in_backward", "exchange", "explain_backend", "fixed_plan_row_costs",
     "gather_scalar_parameter", "is_in_torch_func", "normalize", "normalized_rows_and_divisors", "precision",
@@ -89,5 +89,6 @@ __getattr__ = keep_deprecated_module_names(
     scalar_parameter="create_shardable_scalar_parameter", CostWeightedLink="LinkPlusLogCost",
     LogPower="ScaledLog", LogHinge="ScaledLog1p", LogOnePlusHinge="ScaledLog1p",
     create_scalar_parameter="create_shardable_scalar_parameter",
-    CacheEntry="WriteDetectingCacheEntry", cached="cached_until_written",
+    CacheEntry="WriteDetectingCacheEntry", cached="cached_until_result_written",
+    cached_until_written="cached_until_result_written",
 )  # fmt: skip

@@ -56,7 +56,7 @@ def _iter_tensors(value: object) -> Iterator[Tensor]:
             yield from _iter_tensors(getattr(value, field.name))
 
 
-def cached_until_written(make: Callable[..., CachedT]) -> Callable[..., CachedT]:
+def cached_until_result_written(make: Callable[..., CachedT]) -> Callable[..., CachedT]:
     """Decorator that caches results until a cached tensor is written to.
 
     `lru_cache` would return a tensor that was written to, an inference tensor, or one that ended with a trace.
@@ -84,7 +84,7 @@ def cached_until_written(make: Callable[..., CachedT]) -> Callable[..., CachedT]
     return get
 
 
-@cached_until_written
+@cached_until_result_written
 def _cached_full(size: int, value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return a cached vector, (size,), with all elements equal to `value`."""
     return torch.full((size,), value, dtype=dtype, device=device)

@@ -93,7 +93,7 @@ class RingVisit(NamedTuple):
         columns: Range of its columns, in the order of owners.
         local_rows: Range of its rows, counted within the rows of this process.
         local_columns: Range of its columns, counted within the block now held.
-        is_mirrored: Whether it also stands for the transposed rectangle of a symmetric problem.
+        also_stands_for_transpose: Whether it also stands for the transposed rectangle of a symmetric problem.
     """
 
     owner: int
@@ -102,7 +102,7 @@ class RingVisit(NamedTuple):
     columns: slice
     local_rows: slice
     local_columns: slice
-    is_mirrored: bool
+    also_stands_for_transpose: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,10 +268,10 @@ class RingLogKernel(LogKernel):
                 if (value := gradients[k]) is not None:
                     part[visit.local_columns] += value
 
-    def list_indexed_column_gradients(self, exchange: RingExchange) -> list[tuple[int, Tensor]]:
-        """Return this process's column gradients, each with its index in `inputs`."""
+    def own_column_gradients_by_input_index(self, exchange: RingExchange) -> dict[int, Tensor]:
+        """Return this process's column gradients by their index in `inputs`."""
         parts = self._unpack_block(exchange.gradient_accumulator, self.processes.rank)
-        return list(zip(self.own.column_input_indices, parts, strict=True))
+        return dict(zip(self.own.column_input_indices, parts, strict=True))
 
     def _unpack_block(self, block: Tensor, owner: int) -> list[Tensor]:
         """Split a received flat tensor into column embeddings and biases, or gradients."""
@@ -308,7 +308,7 @@ class RingPairPasses(PairPasses):
         by_column = None if row_potential is None else row_potential.new_full((m,), -torch.inf)
         for visit, passes in self._iter_visits_with_passes():
             rows, columns = visit.rows, visit.columns
-            if not visit.is_mirrored:
+            if not visit.also_stands_for_transpose:
                 sums = passes.row_column_log_sums(
                     None if column_potential is None else column_potential[columns],
                     None if row_potential is None else row_potential[rows],
@@ -329,7 +329,7 @@ class RingPairPasses(PairPasses):
         sums = [torch.zeros_like(t.column_exponents if t.factor_axis == "rows" else t.row_exponents) for t in terms]
         for visit, passes in self._iter_visits_with_passes():
             parts = {"rows": visit.columns, "columns": visit.rows}  # a sum over rows has an entry for each column
-            if not visit.is_mirrored:
+            if not visit.also_stands_for_transpose:
                 own_sums = passes.sum_each_term_over_factor_axis(_restrict_terms_to_visit(terms, visit))
                 for term, total, part in zip(terms, sums, own_sums, strict=True):
                     total[parts[term.factor_axis]] += part
@@ -353,7 +353,7 @@ class RingPairPasses(PairPasses):
         with_gradient = any(needs_grad[k] for k in columns)
         exchange = self.ring.start_exchange(with_gradient=with_gradient, half_ring=self.is_symmetric)
         for visit, passes in self._iter_visits_with_passes(exchange):
-            both = [*terms, *(term.T for term in terms)] if visit.is_mirrored else terms
+            both = [*terms, *(term.T for term in terms)] if visit.also_stands_for_transpose else terms
             parts = passes.input_grads(_restrict_terms_to_visit(both, visit), needs_grad, without_link=without_link)
             for k, total in enumerate(gradients):
                 part, parts[k] = parts[k], None if total is not None else parts[k]
@@ -361,7 +361,7 @@ class RingPairPasses(PairPasses):
                     total[visit.local_rows if k < len(parts) - self.ring.num_parameter_inputs else ...] += part
             self.ring.add_column_gradients(exchange, visit, parts)
         if exchange.with_gradient:
-            for k, total in self.ring.list_indexed_column_gradients(exchange):
+            for k, total in self.ring.own_column_gradients_by_input_index(exchange).items():
                 # If columns and rows are the same embeddings, the row input, k - 1, gets the whole gradient.
                 rest = gradients[k - 1] if self.is_symmetric else None
                 if rest is not None:
@@ -375,14 +375,14 @@ class RingPairPasses(PairPasses):
         sums = torch.zeros_like(f)
         for visit, passes in self._iter_visits_with_passes():
             sums[visit.rows] += passes.plan_similarity_row_sums(f[visit.rows], g[visit.columns])
-            if visit.is_mirrored:
+            if visit.also_stands_for_transpose:
                 mirrored = self.visit_passes_class(passes.geometry.T, _SINGLE_PROCESS, (), self.operand_dtype)
                 sums[visit.columns] += mirrored.plan_similarity_row_sums(f[visit.columns], g[visit.rows])
         self.processes.all_reduce_(sums)
         return self.rows.to_row_order(sums)
 
     def _iter_visits_with_passes(self, exchange: RingExchange | None = None) -> Iterator[tuple[RingVisit, PairPasses]]:
-        """Yield each arriving column block, with a backend that sums over its pairs.
+        """Yield each arriving column block, with the backend that computes its pairs.
 
         Without an exchange one is started, around half of the ring if the problem is symmetric.
         """
@@ -474,7 +474,7 @@ class _RowSumsOfWeightedLogKernel(torch.autograd.Function):
                     gradients[id(source)] += value
             ring.add_column_gradients(exchange, visit, parts)
         if exchange.with_gradient:
-            for k, value in ring.list_indexed_column_gradients(exchange):
+            for k, value in ring.own_column_gradients_by_input_index(exchange).items():
                 if id(ring.inputs[k]) in gradients:
                     gradients[id(ring.inputs[k])] += value
         return None, None, *[gradients.get(id(v)) for v in tensors]

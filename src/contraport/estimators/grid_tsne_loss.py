@@ -74,13 +74,13 @@ class _LogNormalizer(torch.autograd.Function):
         weight = (weights[:, 0, :, None] * weights[:, 1, None, :]).flatten(1)
         grid = points.new_zeros(size * size).index_add_(0, node.flatten(), weight.flatten()).view(size, size)
         # While all points are close, K - 1 is interpolated: in single precision K is constant, without a slope.
-        offset = 1.0 if extent < 1 else 0.0
-        kernel = _compute_kernel_spectrum(size, spacing, offset, points.dtype, points.device)
+        subtracted_constant = 1.0 if extent < 1 else 0.0
+        kernel = _compute_kernel_spectrum(size, spacing, subtracted_constant, points.dtype, points.device)
         spectrum = torch.fft.rfft2(grid, s=(2 * size, 2 * size)) * kernel
         field = torch.fft.irfft2(spectrum, s=(2 * size, 2 * size))[:size, :size].reshape(-1)[node]
         n = len(points)
-        self_pairs = 1 - offset
-        total = ((field * weight).sum(1).double() - self_pairs).sum().to(points) + offset * n * (n - 1)
+        self_pairs = 1 - subtracted_constant
+        total = ((field * weight).sum(1).double() - self_pairs).sum().to(points) + subtracted_constant * n * (n - 1)
         by_axis = field.view(-1, len(STENCIL_OFFSETS), len(STENCIL_OFFSETS))
         slope = torch.stack([
             torch.einsum("nij,ni,nj->n", by_axis, slopes[:, 0], weights[:, 1]),
@@ -101,13 +101,13 @@ class _LogNormalizer(torch.autograd.Function):
 
 @lru_cache(maxsize=2)
 def _compute_kernel_spectrum(
-    size: int, spacing: float, offset: float, dtype: torch.dtype, device: torch.device
+    size: int, spacing: float, subtracted_constant: float, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """Return the Fourier transform of the kernel minus `offset` on a periodic grid."""
+    """Return the Fourier transform of the kernel minus `subtracted_constant` on a periodic grid."""
     steps = torch.arange(2 * size, dtype=dtype, device=device)
     squares = (torch.minimum(steps, 2 * size - steps) * spacing).square()
     squares = squares[:, None] + squares
-    kernel: Tensor = (1 - offset - offset * squares) / (1 + squares)  # -squares / (1 + squares) for an offset of 1
+    kernel: Tensor = (1 - subtracted_constant - subtracted_constant * squares) / (1 + squares)  # no cancellation for 1
     spectrum: Tensor = torch.fft.rfft2(kernel)
     return spectrum
 

@@ -25,7 +25,7 @@ from contraport.engine import (
     Shards,
     SimilarityExclusion,
     WriteDetectingCacheEntry,
-    cached_until_written,
+    cached_until_result_written,
 )
 from contraport.errors import UsageError, check, check_boolean, check_name
 from contraport.objectives.equal_label_pairs import PairSet
@@ -313,7 +313,7 @@ class Block:
         return Geometry(log_kernel, self.pattern.masks, self.pattern.has_no_empty_row_or_column)
 
 
-@cached_until_written
+@cached_until_result_written
 def build_diagonal_pattern(
     size: int, weight: float, bidirectional: bool, device: torch.device, decoupled: bool = False
 ) -> PairPattern:
@@ -538,7 +538,7 @@ class Joint(Layout):
         return (size,) * (rows // size)
 
 
-@cached_until_written
+@cached_until_result_written
 def _build_joint_pattern(size: int, views: int, candidates: str, device: torch.device) -> PairPattern:
     """Build the compared pairs and positives among the embeddings of all views."""
     places = torch.arange(views * size, device=device)

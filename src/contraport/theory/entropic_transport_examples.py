@@ -52,7 +52,7 @@ class Coupling(NamedTuple):
     iterations: int
 
 
-@keep_deprecated_attributes(by_iterations="lowest_temperature_by_iterations")
+@keep_deprecated_attributes(by_iterations="lowest_temperature_coupling_by_iterations")
 @dataclass(frozen=True, eq=False)
 class Couplings1D:
     """Exact and entropic couplings of the same two distributions on a line.
@@ -62,7 +62,7 @@ class Couplings1D:
         b: masses of the columns, (M,), normalized to a sum of 1.
         exact: coupling of least transport cost.
         by_temperature: converged entropic couplings by temperature.
-        lowest_temperature_by_iterations: couplings at the lowest temperature by number of Sinkhorn iterations.
+        lowest_temperature_coupling_by_iterations: couplings at the lowest temperature by number of Sinkhorn iterations.
         x: positions of the rows, (N,).
         y: positions of the columns, (M,).
     """
@@ -71,7 +71,7 @@ class Couplings1D:
     b: Tensor
     exact: Coupling
     by_temperature: Mapping[float, Coupling]
-    lowest_temperature_by_iterations: Mapping[int, Coupling]
+    lowest_temperature_coupling_by_iterations: Mapping[int, Coupling]
     x: Tensor
     y: Tensor
 
@@ -81,11 +81,11 @@ class Couplings1D:
         plans = {f"exact\ncost {self.exact.cost:.4f}": self.exact.plan}
         for temperature, one in sorted(self.by_temperature.items()):
             plans[f"temperature {temperature:g}\ncost {one.cost:.4f}"] = one.plan
-        for count, one in self.lowest_temperature_by_iterations.items():
+        for count, one in self.lowest_temperature_coupling_by_iterations.items():
             plans[f"{count} iteration{'s' * (count > 1)} at {lowest:g}\nmarginal error {one.marginal_error:.2f}"] = (
                 one.plan
             )
-        columns = max(1 + len(self.by_temperature), len(self.lowest_temperature_by_iterations))
+        columns = max(1 + len(self.by_temperature), len(self.lowest_temperature_coupling_by_iterations))
         return couplings(plans, self.a, self.b, width=2.9 * columns)
 
     def arrow_figure(self) -> Figure:

@@ -103,7 +103,7 @@ def advise(arguments: dict[str, Any]) -> CommandAdvice:
     if options.wrong_pairs:
         (reasons if len(dataset.shapes) >= 2 else alternatives).append(make_wrong_pairs_suggestion(dataset))
     alternatives += _list_alternative_suggestions(dataset, use_labels=options.use_labels)
-    out = str(find_unused_path(Path("runs", result_folder_name(dataset))))
+    out = str(find_unused_path(Path("runs", data_stem_as_folder_name(dataset))))
     command = compose_train_command(data_options, reasons, projection=options.dimensions, out=out)
     several_views_note = _find_columns_as_views_note(arguments, options)
     return CommandAdvice(
@@ -176,7 +176,7 @@ def find_encoder_for_few_images(dataset: Dataset) -> Suggestion | None:
     return None
 
 
-def result_folder_name(dataset: Dataset) -> str:
+def data_stem_as_folder_name(dataset: Dataset) -> str:
     """Return the data's name without folders and suffixes, or "run" if empty."""
     return to_file_name(dataset.name.rstrip("/").rpartition("/")[2].partition(".")[0]) or "run"
 

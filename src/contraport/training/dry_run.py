@@ -24,7 +24,7 @@ from contraport.training.components.model_builder import compile_encoders
 from contraport.training.config import Settings
 from contraport.training.loop import Callback, Loop
 from contraport.training.optimization import build_loop
-from contraport.training.parallelism import select_training_device
+from contraport.training.parallelism import resolve_available_device
 from contraport.training.thread_count import choose_thread_count, temporary_thread_count
 
 DRY_RUN_UNTIMED_STEPS = 2
@@ -115,7 +115,7 @@ def train_timed_steps(settings: Settings, components: TrainingComponents) -> Dry
     This changes the weights. Loading, augmentation and optimizer steps are those of the training. Checkpoints and
     online metrics are not included.
     """
-    device, module = select_training_device(settings.device), components.module
+    device, module = resolve_available_device(settings.device), components.module
     bars = ProgressBars(shown=settings.progress)
     module.to(device).train()
     if settings.compile:

@@ -21,7 +21,7 @@ from contraport.embedding import LoaderConfig, check_finite_features, fixed_seed
 from contraport.training.components.assembly import TrainingComponents
 from contraport.training.components.data_builder import build_batch_loader, count_cached_draws
 from contraport.training.config import Settings
-from contraport.training.parallelism import select_training_device
+from contraport.training.parallelism import resolve_available_device
 
 log = logging.getLogger("contraport.training")
 
@@ -39,7 +39,7 @@ def with_cached_features(components: TrainingComponents, settings: Settings, fol
         number, megabytes = cache_key["draws"] * len(cache_key["shapes"]), total_array_bytes(cache_key) / 1e6
         log.info("caching features of %d random views per item in %s: %.1f MB", number, folder, megabytes)
         model, views = components.module.model, components.module.views
-        device, bars = select_training_device(settings.device), ProgressBars(shown=settings.progress)
+        device, bars = resolve_available_device(settings.device), ProgressBars(shown=settings.progress)
         loader_config = LoaderConfig(256, device, settings.num_workers, bars)
         model.to(device)
         views.to(device)

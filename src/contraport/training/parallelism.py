@@ -39,7 +39,7 @@ def check_parallel_options(settings: Settings) -> None:
     check(not wrong, f"strategy: fsdp cannot be combined with {', '.join(wrong)}.", "conflict")
 
 
-def select_training_device(name: str) -> torch.device:
+def resolve_available_device(name: str) -> torch.device:
     """Return the named torch device, with `auto` preferring CUDA, then MPS.
 
     Raises:

@@ -20,7 +20,7 @@ from contraport.runs import RunFolder
 from contraport.seeding import fork_rng_locked_at_ends
 from contraport.training.callbacks.checkpoints import (
     STOP_SIGNALS,
-    CheckpointWriter,
+    CheckpointAndStopCallback,
     StopRequest,
     TrainingStopped,
     read_resume_position_or_zero,
@@ -38,7 +38,7 @@ from contraport.training.config import Settings
 from contraport.training.epoch_end_metrics import EpochEndMetrics
 from contraport.training.loop import Callback, Loop, Position
 from contraport.training.optimization import build_loop
-from contraport.training.parallelism import gather_sharded_state, select_training_device, wrap_data_parallel
+from contraport.training.parallelism import gather_sharded_state, resolve_available_device, wrap_data_parallel
 from contraport.training.run_folder_setup import drop_metrics_after
 
 
@@ -59,7 +59,7 @@ def run_training_loop(
         KeyboardInterrupt: Ctrl-C or SIGTERM; the message has the command to resume.
         UsageError: a file of the run cannot be written.
     """
-    device, module = select_training_device(settings.device), components.module
+    device, module = resolve_available_device(settings.device), components.module
     module.to(device)
     if settings.compile:
         compile_encoders(module.list_all_encoders())
@@ -129,7 +129,7 @@ def _build_callbacks(
     if components.negative_miner is not None:  # before the checkpoints, which hold its negatives
         callbacks.append(components.negative_miner)
     minutes, epochs = settings.checkpoint_minutes, settings.keep_every
-    callbacks.append(CheckpointWriter(run, minutes_between=minutes, epochs_between_kept=epochs, stop=stop))
+    callbacks.append(CheckpointAndStopCallback(run, minutes_between=minutes, epochs_between_kept=epochs, stop=stop))
     if settings.profile and is_main_process():
         callbacks.append(ProfilerCallback(run))
     return callbacks

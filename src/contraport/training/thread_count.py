@@ -17,7 +17,7 @@ from contraport.seeding import fork_rng_with_lock
 from contraport.training.components.assembly import TrainingComponents
 from contraport.training.components.data_builder import count_cached_draws
 from contraport.training.config import Settings
-from contraport.training.parallelism import select_training_device
+from contraport.training.parallelism import resolve_available_device
 from contraport.training.step.training_module import TrainingModule
 
 MIN_STEP_SECONDS_FOR_ALL_THREADS = 1.0
@@ -49,7 +49,7 @@ def choose_thread_count(settings: Settings, components: TrainingComponents) -> i
     if settings.threads is not None or settings.resume:
         return settings.threads
     is_chosen = most == 1 or "OMP_NUM_THREADS" in os.environ or current_processes().size > 1
-    if is_chosen or select_training_device(settings.device).type != "cpu" or count_cached_draws(settings) > 0:
+    if is_chosen or resolve_available_device(settings.device).type != "cpu" or count_cached_draws(settings) > 0:
         return None
     if sum(weights.numel() for weights in module.parameters()) >= 20_000_000:
         return most  # not timed: large models gain from every thread

@@ -124,7 +124,7 @@ def build_numbered_pairs(items: int) -> Dataset:
 def test_neighbors_exclude_the_members_of_the_pair() -> None:
     values = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
     first, second = torch.arange(60), torch.arange(60).roll(1)
-    for near in PairedFeatures((values, values)).neighbors_excluding_members(PairIndices(first, second)):
+    for near in PairedFeatures((values, values)).neighbors_by_view_excluding_members(PairIndices(first, second)):
         assert near.shape == (60, 15)
         assert not (near == first[:, None]).any()
         assert not (near == second[:, None]).any()

@@ -78,18 +78,18 @@ def score_pairs(paired: PairedFeatures, pairs: PairIndices | None = None, statis
     return chosen.score_function(paired, pairs or paired.observed_pair_indices)
 
 
-def _register_statistic(description: str, *, shared_space: bool) -> Callable[[_ScoreFunction], _ScoreFunction]:
-    """Return a decorator that registers a function ``_score_x`` as statistic `x`."""
+def _register_statistic(name: str, summary: str, *, shared_space: bool) -> Callable[[_ScoreFunction], _ScoreFunction]:
+    """Return a decorator that registers a scoring function as statistic `name`."""
 
     def register(function: _ScoreFunction) -> _ScoreFunction:
-        STATISTICS[function.__name__.removeprefix("_score_")] = Statistic(description, function, shared_space)
+        STATISTICS[name] = Statistic(summary, function, shared_space)
         return function
 
     return register
 
 
 @_register_statistic(
-    "how near the partners of a member's neighbors are to the other member, by rank", shared_space=False
+    "neighbors", "how near the partners of a member's neighbors are to the other member, by rank", shared_space=False
 )
 def _score_neighbors(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Agreement between the neighbors of the two items of each pair.
@@ -105,14 +105,14 @@ def _score_neighbors(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     scores = []
     # In blocks, as each pair takes some hundred bytes per neighbor.
     for first, second in zip(*(members.split(2**16) for members in pairs), strict=True):
-        near_first, near_second = paired.neighbors_excluding_members(PairIndices(first, second))
+        near_first, near_second = paired.neighbors_by_view_excluding_members(PairIndices(first, second))
         in_second = paired.neg_log_rank_shares(1, second, near_first)
         in_first = paired.neg_log_rank_shares(0, first, near_second)
         scores.append((in_second.mean(dim=1) + in_first.mean(dim=1)) / 2)
     return torch.cat(scores)
 
 
-@_register_statistic("csls in a common space that is learned from the other pairs", shared_space=False)
+@_register_statistic("canonical", "csls in a common space that is learned from the other pairs", shared_space=False)
 def _score_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Hub-corrected similarity (CSLS) in a space found by canonical correlation.
 
@@ -147,11 +147,11 @@ def _score_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 
 
 @_register_statistic(
-    "similarity in one view to the items nearest in the other view, averaged over both", shared_space=False
+    "likeness", "similarity in one view to the items nearest in the other view, averaged over both", shared_space=False
 )
 def _score_likeness(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    """Mean similarity of each item to the nearest neighbors of its partner."""
-    (near_first, near_second), (x, y) = paired.neighbors_excluding_members(pairs), paired.features
+    """Mean similarity in each view to the items nearest in the other view."""
+    (near_first, near_second), (x, y) = paired.neighbors_by_view_excluding_members(pairs), paired.features
     return (
         _compute_mean_similarity(y, pairs.second, near_first) + _compute_mean_similarity(x, pairs.first, near_second)
     ) / 2
@@ -164,7 +164,7 @@ def _compute_mean_similarity(values: TensorOrComputedRows, items: Tensor, neighb
     return torch.cat([(values[i] * average_neighbor_rows(values, k)).sum(dim=1) for i, k in blocks])
 
 
-@_register_statistic("cosine similarity of the two embeddings", shared_space=True)
+@_register_statistic("cosine", "cosine similarity of the two embeddings", shared_space=True)
 def _score_cosine(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Cosine similarity of the two embeddings of each pair."""
     assert paired.embeddings is not None
@@ -173,7 +173,7 @@ def _score_cosine(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     return torch.cat([(x[first] * y[second]).sum(dim=1) for first, second in blocks])
 
 
-@_register_statistic("log-softmax in both directions: minus the InfoNCE loss", shared_space=True)
+@_register_statistic("softmax", "log-softmax in both directions: minus the InfoNCE loss", shared_space=True)
 def _score_softmax(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Log-softmax of the cosine similarity, averaged over rows and columns."""
     x, y = paired.load_embeddings()
@@ -189,15 +189,15 @@ def _score_softmax(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     return _score_cosine(paired, pairs) / SCORE_TEMPERATURE - (rows[pairs.first] + columns[pairs.second]) / 2
 
 
-@_register_statistic("cosine similarity, relative to each member's nearest in the other view", shared_space=True)
+@_register_statistic("csls", "cosine similarity relative to each member's nearest in the other view", shared_space=True)
 def _score_csls(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Hub-corrected cosine similarity by CSLS (Conneau et al., 2018)."""
     rows, columns = paired.hub_similarities_by_view
     return 2 * _score_cosine(paired, pairs) - rows[pairs.first] - columns[pairs.second]
 
 
-@_register_statistic("minus the share of items that are nearer than the partner", shared_space=True)
-def _score_rank(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
+@_register_statistic("rank", "minus the share of items that are nearer than the partner", shared_space=True)
+def _score_negative_share_nearer(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Minus the share of candidates nearer to an item than its partner."""
     x, y = paired.load_embeddings()
     first, second = x[pairs.first], y[pairs.second]

@@ -84,7 +84,7 @@ class PairedFeatures:
 
     >>> u = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
     >>> paired = PairedFeatures((u, u.flip(1)))
-    >>> paired.nearest_items_in_pool_by_view[0].shape
+    >>> paired.pool_neighbors_with_self_by_view[0].shape
     torch.Size([60, 17])
     """
 
@@ -122,12 +122,12 @@ class PairedFeatures:
         >>> u = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
         >>> whole = PairedFeatures((u, u))
         >>> half = whole.with_neighbor_pool(torch.arange(30))
-        >>> int(half.nearest_items_in_pool_by_view[0].max()) < 30, half.features is whole.features
+        >>> int(half.pool_neighbors_with_self_by_view[0].max()) < 30, half.features is whole.features
         (True, True)
         """
         other = copy.copy(self)
         maps = ("cross_fitted_canonical_maps", "canonical_references_by_fold_and_direction")
-        for name in ("nearest_items_in_pool_by_view", *maps, "observed_score_cache"):
+        for name in ("pool_neighbors_with_self_by_view", *maps, "observed_score_cache"):
             other.__dict__.pop(name, None)
         object.__setattr__(other, "neighbor_pool", neighbor_pool)
         object.__setattr__(other, "_parent", self if self._parent is None else self._parent)
@@ -180,18 +180,18 @@ class PairedFeatures:
         return candidates[torch.cat([top_indices(block, count) for block in blocks])]
 
     @cached_property
-    def nearest_items_with_self_by_view(self) -> tuple[Tensor, Tensor]:
+    def neighbors_with_self_by_view(self) -> tuple[Tensor, Tensor]:
         """Indices of the items nearest to each item, itself included, by view."""
         items, count = self.observed_pair_indices.first, min(2 * (self.num_neighbors + 2), len(self))
         return self._item_neighbors_in_view(0, items, count), self._item_neighbors_in_view(1, items, count)
 
     @cached_property
-    def nearest_items_in_pool_by_view(self) -> tuple[Tensor, Tensor]:
+    def pool_neighbors_with_self_by_view(self) -> tuple[Tensor, Tensor]:
         """Nearest neighbors of each item in each view, ``(n, num_neighbors + 2)`` each."""
-        # Two more than needed: `neighbors_excluding_members` removes the two members of a pair.
+        # Two more than needed: `neighbors_by_view_excluding_members` removes the two members of a pair.
         count = self.num_neighbors + 2
         if self.neighbor_pool is None:
-            first, second = self.nearest_items_with_self_by_view
+            first, second = self.neighbors_with_self_by_view
             return first[:, :count], second[:, :count]
         if self._parent is None or self._parent.neighbor_pool is not None:
             first, second = (self._item_neighbors_in_view(view, self.neighbor_pool, count) for view in (0, 1))
@@ -199,7 +199,7 @@ class PairedFeatures:
         in_pool = torch.zeros(len(self), dtype=torch.bool, device=self.neighbor_pool.device)
         in_pool[self.neighbor_pool] = True
         indices_by_view = []
-        for values, nearest in zip(self.features, self._parent.nearest_items_with_self_by_view, strict=True):
+        for values, nearest in zip(self.features, self._parent.neighbors_with_self_by_view, strict=True):
             blocks, counts = [], []
             for block in split_into_row_blocks(nearest, nearest.shape[1]):
                 inside = in_pool[block]
@@ -227,14 +227,14 @@ class PairedFeatures:
             return CellSearch(values, items, generator).nearest_row_indices(queries, count)
         return items[top_products_and_indices(queries, select_rows(values, items), count)[1]]
 
-    def neighbors_excluding_members(self, pairs: PairIndices) -> tuple[Tensor, Tensor]:
+    def neighbors_by_view_excluding_members(self, pairs: PairIndices) -> tuple[Tensor, Tensor]:
         """Return neighbors of each pair's two items, except these two, ``(p, num_neighbors)`` per view.
 
         A member among the neighbors would confirm its own pair, or in a re-paired one the pair that it comes from.
         """
         members = torch.stack(pairs, dim=1)
         near = []
-        for nearest, own in zip(self.nearest_items_in_pool_by_view, pairs, strict=True):
+        for nearest, own in zip(self.pool_neighbors_with_self_by_view, pairs, strict=True):
             of_pairs = nearest[own]
             is_member = (of_pairs[:, :, None] == members[:, None]).any(dim=2)
             order = is_member.to(torch.uint8).argsort(dim=1, stable=True)[:, : self.num_neighbors]

@@ -200,7 +200,7 @@ def _shortlist_partner_positions(paired: PairedFeatures, view: int, items: Tenso
     """
     values = paired.features[1 - view]
     queries = torch.cat([
-        average_neighbor_rows(values, paired.neighbors_excluding_members(PairIndices(block, block))[view])
+        average_neighbor_rows(values, paired.neighbors_by_view_excluding_members(PairIndices(block, block))[view])
         for block in split_into_row_blocks(items, values.shape[1])
     ])  # fmt: skip
     places = torch.arange(len(others), device=others.device)

@@ -113,8 +113,8 @@ class CudaPairPasses(PairPasses):
             a, b, u, v = torch.cat([a, b]), torch.cat([b, a]), torch.cat([u, v]), torch.cat([v, u])
             needs_grad = [needs_grad[0], False, needs_grad[2], False]
         n, own = len(self.outer[0]), self._own_row_slice(len(self.outer[0]))
-        weights = _WeightTerms(a, b, u, v).take_rows(own)
-        x, y, row_mass, column_mass = _input_gradients(self.inputs.take_rows(own), weights, needs_grad, without_link)
+        inputs, weights = self.inputs.take_rows(own), _WeightTerms(a, b, u, v).take_rows(own)
+        x, y, row_mass, column_mass = _embedding_and_bias_gradients(inputs, weights, needs_grad, without_link)
         gradients = _place_in_zeros(x, own, n), y, _place_in_zeros(row_mass, own, n), column_mass
         return self._reduce_and_scale_gradients(
             [value if needed else None for value, needed in zip(gradients, needs_grad, strict=True)]
@@ -127,7 +127,7 @@ class CudaPairPasses(PairPasses):
         a, b = row_potential + self.outer[0], column_potential + self.outer[1]
         weights = _WeightTerms(a[None], b[None], torch.ones_like(a)[None], torch.ones_like(b)[None]).take_rows(own)
         inputs = self.inputs.take_rows(own)
-        py, _, mass, _ = _input_gradients(inputs, weights, [True, False, True, False], True)
+        py, _, mass, _ = _embedding_and_bias_gradients(inputs, weights, [True, False, True, False], True)
         bias_sums = _row_log_sums_or_weighted_sums(inputs, b, a[own], column_bias)
         sums = (py * inputs.x).sum(1) + mass * row_bias[own] + bias_sums
         return self._gather_rows(sums, own, len(row_potential))
@@ -304,7 +304,7 @@ def _row_log_sums_or_weighted_sums(
     return joined
 
 
-def _input_gradients(
+def _embedding_and_bias_gradients(
     inputs: _KernelInputs, weights: _WeightTerms, needs_grad: Sequence[bool], without_link: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients with respect to x, y and both bias vectors.
@@ -326,7 +326,7 @@ def _input_gradients(
     shared = _WeightTerms(weights.row_exponents, weights.column_exponents, *factors)
     forms = _WeightVariants(weights, shared, can_share)
     if x.shape[1] > _choose_device_launch_config("weighted_products_kernel", x).BLOCK_D:
-        return _input_gradients_by_workspace(inputs, forms, needs_grad, without_link)
+        return _embedding_and_bias_gradients_in_row_blocks(inputs, forms, needs_grad, without_link)
     sides = []
     for slot, side, form in ((0, inputs, forms), (1, inputs.T, forms.T)):
         needed = needs_grad[slot] or needs_grad[slot + 2]
@@ -351,7 +351,7 @@ def _row_gradients_and_sums_fused(
     return (out[0], mass[0]) if splits == 1 else (out.sum(0), mass.sum(0))
 
 
-def _input_gradients_by_workspace(
+def _embedding_and_bias_gradients_in_row_blocks(
     inputs: _KernelInputs, weights: _WeightVariants, needs_grad: Sequence[bool], without_link: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Compute the kernel inputs' gradients with only some pair weights in memory."""

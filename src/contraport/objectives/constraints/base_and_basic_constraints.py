@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport.engine import Geometry, cached_until_written, row_log_sums, traceable_log
+from contraport.engine import Geometry, cached_until_result_written, row_log_sums, traceable_log
 from contraport.errors import check, import_optional
 from contraport.objectives.auction import solve_assignment_and_potentials
 from contraport.objectives.layouts import Component, PairPattern
@@ -82,7 +82,7 @@ class Constraint(Component, ABC):
         """
 
 
-@cached_until_written
+@cached_until_result_written
 def uniform_log_marginals(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> LogMarginals:
     """Return cached uniform log marginals of rows, (N,), and columns, (M,)."""
     like = torch.empty(0, dtype=dtype, device=device)

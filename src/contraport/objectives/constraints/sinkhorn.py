@@ -18,7 +18,7 @@ from contraport.engine import (
     Geometry,
     HalfStepSpec,
     Relaxation,
-    cached_until_written,
+    cached_until_result_written,
     run_half_steps,
     run_sinkhorn_to_convergence,
 )
@@ -240,7 +240,7 @@ def _build_plan(
     )
 
 
-@cached_until_written
+@cached_until_result_written
 def _list_half_step_specs(
     half_step_axes: tuple[Axis, ...], num_directions: int, has_initial_potentials: bool
 ) -> tuple[HalfStepSpec, ...]:

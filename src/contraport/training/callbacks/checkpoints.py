@@ -60,7 +60,7 @@ class StopRequest:
         self.requested = True
 
 
-class CheckpointWriter(Callback):
+class CheckpointAndStopCallback(Callback):
     """Callback that regularly writes the checkpoint `checkpoints/last.ckpt`.
 
     It is written every few minutes, after each epoch and before a requested stop. Checkpoints are written only between

@@ -31,7 +31,7 @@ from contraport.training.components.data_builder import (
 from contraport.training.components.step_builder import build_objective, build_training_module
 from contraport.training.config import Settings
 from contraport.training.optimization import check_optimizer
-from contraport.training.parallelism import check_parallel_options, select_training_device
+from contraport.training.parallelism import check_parallel_options, resolve_available_device
 from contraport.training.step.batch_embedding import check_min_items_per_chunk
 from contraport.training.step.target_parser import parse_target_spec
 from contraport.training.step.training_module import TrainingModule
@@ -143,7 +143,7 @@ def check_component_settings(settings: Settings, objective: nn.Module | None) ->
         parse_sample_weight_schedule(str(settings.sample_weight), 1)
     if settings.sample_weight_source == "file":
         check_existing_file("sample_weight", str(settings.sample_weight))
-    select_training_device(settings.device)
+    resolve_available_device(settings.device)
     if settings.lora is not None:
         import_optional("peft", "peft", "lora: this option")
     check_optimizer(settings.optimizer, settings.lr)

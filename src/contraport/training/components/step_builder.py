@@ -43,7 +43,7 @@ from contraport.training.components.model_builder import (
 from contraport.training.components.teacher_features import get_teacher_features, normalize_and_reduce_by_svd
 from contraport.training.config import Settings
 from contraport.training.config.objective_options import PROTOTYPES_FROM_TEACHER, parse_matryoshka_weights
-from contraport.training.parallelism import select_training_device
+from contraport.training.parallelism import resolve_available_device
 from contraport.training.step.embedding_memory import EmbeddingMemory, MovingAverageBank, Queue
 from contraport.training.step.momentum_and_predictor import MomentumEncoder, Predictor
 from contraport.training.step.step_losses import (
@@ -351,7 +351,7 @@ def _build_objective_loss(
     memory = _build_embedding_memory(settings, dataset, count_views_used_as_keys(model, views.shapes), sizes[0])
     target, teacher = resolve_target_text(settings, dataset, objective, number), None
     if settings.teacher is not None:
-        device, trust = select_training_device(settings.device), settings.trust_remote_code
+        device, trust = resolve_available_device(settings.device), settings.trust_remote_code
         loader_config = LoaderConfig(device=device, num_workers=settings.num_workers)
         teacher = get_teacher_features(
             "teacher", settings.teacher, dataset, loader_config, views=number, trust_remote_code=trust

@@ -71,13 +71,13 @@ class EmbeddedBatch(NamedTuple):
             kwargs["weights"] = replace(self.weights_from_plan, batch_item_weights=self.batch.weights)
         return kwargs
 
-    def list_query_key_view_pairs(self, *, core_view_only: bool = False) -> list[tuple[int, int]]:
+    def list_query_key_view_pairs(self, *, only_pairs_with_core_view: bool = False) -> list[tuple[int, int]]:
         """Return the compared pairs (query view, key view), as view indices.
 
-        With `core_view_only` one of the two is the first view.
+        With `only_pairs_with_core_view` one of the two is the first view.
         """
         pairs = [(v, w) for v, w in permutations(range(len(self.queries)), 2) if w < len(self.key_projections)]
-        return [pair for pair in pairs if not core_view_only or 0 in pair]
+        return [pair for pair in pairs if not only_pairs_with_core_view or 0 in pair]
 
 
 class StepLoss(nn.Module, ABC):
@@ -224,7 +224,7 @@ class AllViewsOrPairwiseLoss(ObjectiveStepLoss):
             self.call_objective(
                 batch, queries[v], queries[w], pair=(v, w), **embedded.present_and_plan_weights_kwargs(v, w)
             )
-            for w, v in embedded.list_query_key_view_pairs(core_view_only=self._has_core_view)
+            for w, v in embedded.list_query_key_view_pairs(only_pairs_with_core_view=self._has_core_view)
             if v < w  # each unordered pair once; v has keys, as the keys are those of the first views
         ]
         return torch.stack(losses).mean()
@@ -265,7 +265,7 @@ class QueryKeyLoss(ObjectiveStepLoss):
     def forward(self, embedded: EmbeddedBatch) -> Tensor:
         batch, keys = embedded.batch, embedded.key_projections
         losses = []
-        for v, w in embedded.list_query_key_view_pairs(core_view_only=self._has_core_view):
+        for v, w in embedded.list_query_key_view_pairs(only_pairs_with_core_view=self._has_core_view):
             positives = keys[w]
             kwargs: dict[str, Any] = {}
             if self.memory is not None:
