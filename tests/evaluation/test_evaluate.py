@@ -310,7 +310,7 @@ def test_item_losses_average_to_the_loss() -> None:
     )
     losses = collect_test_figure_arrays(context, has_probe=False)["losses"]
     assert losses.shape == (30,)
-    assert losses.mean() == pytest.approx(float(objective(*context.random_view_projector_outputs)), rel=1e-5)
+    assert losses.mean() == pytest.approx(float(objective(*context.test_random_view_projector_outputs)), rel=1e-5)
 
 
 def test_mismatched_pairs_have_a_high_suspicion(tmp_path: Path) -> None:

@@ -65,8 +65,10 @@ def test_cosines_of_a_fixed_number_of_items_sorted_by_class() -> None:
 def test_suspicion_uses_features_of_a_shared_encoder() -> None:
     context = build_context(Model(shapes=[(5,), (5,)], shared=True), build_views(60, (5,), (5,)))
     result = collect_test_figure_arrays(context, has_probe=False)["suspicion"]
-    np.testing.assert_allclose(result, (-score_pairs(PairedFeatures(context.random_view_features))).exp(), rtol=1e-5)
-    assert not np.allclose(result, (-score_pairs(PairedFeatures(context.random_view_projector_outputs))).exp())
+    np.testing.assert_allclose(
+        result, (-score_pairs(PairedFeatures(context.test_random_view_features))).exp(), rtol=1e-5
+    )
+    assert not np.allclose(result, (-score_pairs(PairedFeatures(context.test_random_view_projector_outputs))).exp())
 
 
 def test_no_suspicion_for_incomparable_views_or_few_items() -> None:

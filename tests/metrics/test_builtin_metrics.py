@@ -221,7 +221,7 @@ def test_recall_counts_ranks_up_to_the_number() -> None:
 
 def test_mutual_information_is_log_n_minus_the_loss() -> None:
     context = build_context()
-    loss = info_nce(0.2)(*(view.double() for view in context.random_view_projector_outputs))
+    loss = info_nce(0.2)(*(view.double() for view in context.test_random_view_projector_outputs))
     assert METRICS["mutual_information"](context).value == pytest.approx(np.log(30) - float(loss), abs=1e-5)
 
 

@@ -19,7 +19,7 @@ from contraport.reporting.html_page_parts import PageAssets, SpriteSheet
 from contraport.reporting.page import render_report
 from contraport.reporting.reported_run import load_runs
 from contraport.reporting.sections.embedding_map import build_embedding_map_section
-from contraport.reporting.sections.feature_geometry import build_geometry_section, draw_cosine_heatmap
+from contraport.reporting.sections.feature_geometry import build_geometry_section, draw_item_cosine_heatmap
 from contraport.reporting.sections.linear_probe_errors import (
     build_confusion_section,
     draw_confusion_matrix,
@@ -545,12 +545,12 @@ def test_cosines_share_a_scale_and_name_their_classes(make_run) -> None:
     assets = build_assets(low, even)
     assert build_geometry_section(assets).template_variables["lowest"] == pytest.approx(-1.0)
     assert build_geometry_section(build_assets(even)).template_variables["lowest"] == 0.9
-    drawn = draw_cosine_heatmap(cosines, np.array([0, 0, 1, 2, 2, 2]), ["zero", "one", "two"], -0.9)
+    drawn = draw_item_cosine_heatmap(cosines, np.array([0, 0, 1, 2, 2, 2]), ["zero", "one", "two"], -0.9)
     letters = base64.b64decode(drawn["data"][0]["z"]["bytes"])
     assert [letters[place] for place in (0, 1, 2)] == [255, 0, 6], "expected the lowest color below the scale"
     y = drawn["layout"]["yaxis"]
     assert (y["ticktext"], y["tickvals"], y["autorange"]) == (["zero", "one", "two"], [0.5, 2, 4], "reversed")
-    many = draw_cosine_heatmap(np.eye(25), np.arange(25), [str(label) for label in range(25)], 0.0)
+    many = draw_item_cosine_heatmap(np.eye(25), np.arange(25), [str(label) for label in range(25)], 0.0)
     assert "ticktext" not in many["layout"]["yaxis"]
 
 

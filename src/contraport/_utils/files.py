@@ -170,7 +170,7 @@ def _map_npz_member_or_none(path: Path, archive: zipfile.ZipFile, member: zipfil
     if member.file_size < MIN_MAPPED_BYTES:
         return None
     if member.compress_type != zipfile.ZIP_STORED:
-        _log_compressed_arrays(str(path))
+        _log_compressed_file_read_into_memory(str(path))
         return None
     with archive.open(member) as content:
         version = np.lib.format.read_magic(content)
@@ -190,7 +190,7 @@ def _map_npz_member_or_none(path: Path, archive: zipfile.ZipFile, member: zipfil
 
 
 @functools.cache  # once for each file: the splits of a file are read one after the other
-def _log_compressed_arrays(path: str) -> None:
+def _log_compressed_file_read_into_memory(path: str) -> None:
     """Log that a compressed file is read into memory."""
     log.info("%s is compressed, so it is read into memory. np.savez, or one .npy per view, makes it mappable", path)
 

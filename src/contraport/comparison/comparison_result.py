@@ -10,7 +10,7 @@ from contraport._utils.files import format_csv
 from contraport.comparison.comparison_tables import (
     build_epoch_tables,
     format_markdown_table,
-    list_mean_and_difference_tables,
+    list_table_captions_and_tables,
 )
 from contraport.comparison.seed_intervals import MAX_PREDICTED_SEEDS
 from contraport.comparison.statistics_and_verdicts import ClaimVerdict, EpochMean, TableEntry, to_json_record
@@ -139,7 +139,7 @@ class Comparison:
         """Return the tables, sentences, notes, verdicts and hyperparameter trials as Markdown."""
         parts = [
             f"# {self.title}",
-            *list_mean_and_difference_tables(self),
+            *list_table_captions_and_tables(self),
             "\n".join(f"- {one}" for one in self.column_summaries),
         ]
         for metric in self.metrics:

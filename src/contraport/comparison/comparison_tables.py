@@ -91,7 +91,7 @@ def format_difference_rows(comparison: Comparison, metric: Metric) -> list[list[
     return rows
 
 
-def list_mean_and_difference_tables(comparison: Comparison) -> list[str]:
+def list_table_captions_and_tables(comparison: Comparison) -> list[str]:
     """Return captions and Markdown tables of the means and the differences."""
     parts = []
     for metric in comparison.metrics:

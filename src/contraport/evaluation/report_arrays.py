@@ -48,7 +48,8 @@ def collect_test_figure_arrays(context: EvalContext, *, has_probe: bool) -> Arra
     )
     arrays |= _compute_item_loss_arrays(context, positions)
     if len(test.shapes) == 2 and len(positions) >= MIN_PAIRS and context.has_comparable_views:
-        views = context.random_view_features if context.has_shared_encoder else context.random_view_projector_outputs
+        is_shared = context.has_shared_encoder
+        views = context.test_random_view_features if is_shared else context.test_random_view_projector_outputs
         agreement = score_pairs(PairedFeatures((views[0][positions], views[1][positions])))
         # The share of items at least as near to one view as the partners of the other view's neighbors: from 0 to 1,
         # above 1/3 for unrelated views.

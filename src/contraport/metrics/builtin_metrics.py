@@ -67,10 +67,10 @@ REQUIRES_ZERO_SHOT_SUPPORT = Requirement(
     is_rarely_met=True,
 )
 REQUIRES_ENTITY_PAIRS = Requirement(
-    attrgetter("has_entity_pairs"), "the items are not pairs between two sets", is_rarely_met=True
+    attrgetter("items_are_entity_pairs"), "the items are not pairs between two sets", is_rarely_met=True
 )
 REQUIRES_NO_ENTITY_PAIRS = Requirement(
-    lambda context: not context.has_entity_pairs, "a row of a coupling has several partners; see the group links"
+    lambda context: not context.items_are_entity_pairs, "a row of a coupling has several partners; see the group links"
 )
 
 # Decorators: `register_metric` with the settings that a group of metrics shares.
@@ -393,7 +393,7 @@ def mutual_information_result(context: EvalContext) -> MetricResult:
     assert context.temperature_if_info_nce is not None
     positions = context.retrieval_sample_positions
     values = retrieval.symmetric_log_match_probability(
-        *context.random_view_projector_outputs, context.temperature_if_info_nce, positions=positions
+        *context.test_random_view_projector_outputs, context.temperature_if_info_nce, positions=positions
     )
     return intervals.MetricResult(math.log(len(context.test)) + values, positions=positions)
 
@@ -411,7 +411,7 @@ def alignment_per_item(context: EvalContext) -> ItemValueArray:
     """Squared distance between two random views of an item.
     It is taken on the unit sphere and averaged over items.
     """
-    return embedding_geometry.squared_view_distances(*context.random_view_features)
+    return embedding_geometry.squared_view_distances(*context.test_random_view_features)
 
 
 @register_geometry_metric("Uniformity", better="lower", unit="logarithm")

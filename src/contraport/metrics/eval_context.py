@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     test_x="test_features",
     train_y="train_labels",
     test_y="test_labels",
-    is_coupling="has_entity_pairs",
+    is_coupling="items_are_entity_pairs",
     has_new_rows="has_test_rows_without_training_pairs",
     retrieval_embeddings="retrieval_view_embeddings",
 )
@@ -197,13 +197,13 @@ class EvalContext:
         return self._extract_features(self.test, None if self._untruncated is None else self._untruncated.test_features)
 
     @cached_property
-    def random_view_features(self) -> tuple[Tensor, Tensor]:
+    def test_random_view_features(self) -> tuple[Tensor, Tensor]:
         """Features of two random views of each test item, each `(m, F)`."""
         first, second = self._embed_views(self.test)
         return first, second
 
     @cached_property
-    def random_view_projector_outputs(self) -> tuple[Tensor, Tensor]:
+    def test_random_view_projector_outputs(self) -> tuple[Tensor, Tensor]:
         """Outputs of the projector for two random views of each test item, each `(m, d)`."""
         first, second = self._embed_views(self.test, project=True)
         return first, second
@@ -229,7 +229,7 @@ class EvalContext:
         projections, since only those are trained to be comparable.
         """
         if not self.retrieval_direction_names and self.has_shared_encoder:
-            return self.random_view_features
+            return self.test_random_view_features
         kind: Literal["two random", "unaugmented"] = "unaugmented" if self.retrieval_direction_names else "two random"
         return self._embed_views(self.test, project=not self.has_shared_encoder, view_kind=kind)
 
@@ -262,7 +262,7 @@ class EvalContext:
         return torch.randperm(items, generator=torch_generator("metrics.test_sample", items))[:sample_size].numpy()
 
     @property
-    def has_entity_pairs(self) -> bool:
+    def items_are_entity_pairs(self) -> bool:
         """True if each item pairs entities of two sets, such as users and products."""
         return self.train.entity_ids is not None and self.test.entity_ids is not None
 

@@ -363,7 +363,7 @@ class LayoutTraits(NamedTuple):
     has_core_view: bool = False
 
 
-class Component(NonDefaultsReprMixin):
+class ObjectiveComponent(NonDefaultsReprMixin):
     """Base class of layouts, constraints, targets and divergences.
 
     It checks that Boolean fields of these dataclasses have Boolean values.
@@ -383,7 +383,7 @@ class Component(NonDefaultsReprMixin):
     transform_negatives="pad_negatives_like_views",
     view_sizes="infer_view_sizes",
 )
-class Layout(Component, ABC):
+class Layout(ObjectiveComponent, ABC):
     """Base class of layouts, which turn views into blocks of compared pairs."""
 
     @property

@@ -123,15 +123,15 @@ class Loosen(Tighten):
 
 
 @dataclass(frozen=True, repr=False)
-class ConstantConstraintSchedule(NonDefaultsReprMixin):
-    """Constant schedule that replaces the constraint of a loss.
+class SetConstraint(NonDefaultsReprMixin):
+    """Schedule that sets the constraint of a loss, the same at each step.
 
     Args:
         constraint: the constraint.
 
     >>> import contraport
     >>> loss = contraport.nt_xent()
-    >>> ConstantConstraintSchedule(Balanced(3)).apply(loss, step=0)
+    >>> SetConstraint(Balanced(3)).apply(loss, step=0)
     >>> loss.constraint
     Balanced(iterations=3)
     """
@@ -173,7 +173,7 @@ def parse_constraint_schedule(text: str, steps_per_unit: int) -> LossSchedule:
     >>> parse_constraint_schedule("tighten:every=10", steps_per_unit=50)
     Tighten(every=500)
     >>> parse_constraint_schedule("balanced:iterations=3", steps_per_unit=50)
-    ConstantConstraintSchedule(constraint=Balanced(iterations=3))
+    SetConstraint(constraint=Balanced(iterations=3))
     """
     if text.partition(":")[0] in CONSTRAINT_SCHEDULES:
         name, settings = parse_spec("constraint", text, dict.fromkeys(CONSTRAINT_SCHEDULES, ("every",)))
@@ -182,7 +182,7 @@ def parse_constraint_schedule(text: str, steps_per_unit: int) -> LossSchedule:
             raise UsageError(f"constraint: must be {name}:every=N with an integer N >= 1, got {text!r}.", kind="every")
         return CONSTRAINT_SCHEDULES[name](every * steps_per_unit)
     classes: dict[str, Callable[..., Any]] = {**CONSTRAINTS, **CONSTRAINT_SCHEDULES}  # for the names in an error
-    return ConstantConstraintSchedule(build_from_spec("constraint", text, classes))
+    return SetConstraint(build_from_spec("constraint", text, classes))
 
 
 def parse_sample_weight_schedule(text: str, steps: int) -> Callable[[int], WeightsFromPlan]:

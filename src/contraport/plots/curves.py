@@ -103,7 +103,7 @@ def curves(
     for key in columns:
         present = any(row.get(key) is not None for rows in lines.values() for row in rows)
         check(present, f"keys: no run has logged {key!r}; logged: {', '.join(logged) or 'nothing'}.", "unknown")
-    figure, axes = create_panels(len(columns), width=width, ratio=1.45)
+    figure, axes = create_panels(len(columns), wrap_width=width, ratio=1.45)
     for ax, key in zip(axes, columns, strict=True):
         for position, (name, rows) in enumerate(lines.items()):
             points = evenly_spaced_rows_with_key(rows, key)

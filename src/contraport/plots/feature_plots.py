@@ -90,7 +90,7 @@ def embedding(
     classes = None if labels is None else labels_to_numpy(labels, len(points))
     x_range, y_range = np.ptp(points, axis=0)
     ratio = float(np.clip(x_range / y_range if y_range else np.inf, 0.8, 1.6))
-    figure, (ax,) = create_panels(1, width=width, ratio=ratio)
+    figure, (ax,) = create_panels(1, wrap_width=width, ratio=ratio)
     _draw_points_by_class(ax, points, classes, class_names)
     ax.set(aspect="equal", xticks=[], yticks=[], xlabel=method)
     ax.spines[:].set_visible(False)
@@ -115,7 +115,7 @@ def spectrum(
     >>> [line.get_label() for line in figure.axes[0].get_lines()]
     ['full: effective rank 4.0', 'one direction: effective rank 1.0']
     """
-    figure, (ax,) = create_panels(1, width=width, ratio=1.45)
+    figure, (ax,) = create_panels(1, wrap_width=width, ratio=1.45)
     for position, (name, source) in enumerate(sources_by_name(features).items()):
         if is_run_source(source):
             values = torch.from_numpy(load_evaluation_arrays(source, "spectrum")["spectrum"])

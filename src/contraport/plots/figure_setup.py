@@ -72,22 +72,22 @@ def encode_png(figure: Figure, **settings: Any) -> bytes:
 
 
 def create_panels(
-    count: int, height: float = 3.2, *, width: float | None = None, ratio: float = 1.25
+    count: int, row_height: float = 3.2, *, wrap_width: float | None = None, ratio: float = 1.25
 ) -> tuple[Figure, list[Axes]]:
     """Return a figure with `count` axes, in one row if they fit.
 
     Args:
         count: number of axes.
-        height: of the row, in inches, if `width` is None.
-        width: of the figure, in inches; 3.9 suits a phone.
+        row_height: in inches, if `wrap_width` is None.
+        wrap_width: width of the figure, in inches, in which panels wrap to further rows; 3.9 suits a phone.
         ratio: width of a panel over its height.
     """
-    check_width(width)
+    check_width(wrap_width)
     # Panels narrower than 2.9 inches wrap to the next row.
-    columns = count if width is None else max(1, min(count, int(width / 2.9)))
+    columns = count if wrap_width is None else max(1, min(count, int(wrap_width / 2.9)))
     rows = -(-count // columns)
-    high = height if width is None else width / columns / ratio
-    figure = create_figure(ratio * height * count if width is None else width, rows * high)
+    high = row_height if wrap_width is None else wrap_width / columns / ratio
+    figure = create_figure(ratio * row_height * count if wrap_width is None else wrap_width, rows * high)
     axes = [figure.add_subplot(rows, columns, k + 1) for k in range(count)]
     for ax in axes:
         ax.spines[["top", "right"]].set_visible(False)

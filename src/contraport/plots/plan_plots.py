@@ -105,7 +105,7 @@ def plan(plan: Values | RunSource, target: Values | None = None, *, width: float
     without_self = excludes_self_pairs(mass, matrices.get("target", mass))
     # Equal masses get the darkest color.
     low = scale.log10_low if scale.log10_high > scale.log10_low else scale.log10_high - 1
-    figure, axes = create_panels(len(matrices), width=width, ratio=1.05)
+    figure, axes = create_panels(len(matrices), wrap_width=width, ratio=1.05)
     for ax, (name, matrix) in zip(axes, matrices.items(), strict=True):
         logs = clipped_log10(matrix, scale, without_self=without_self)
         image = ax.imshow(logs, cmap=mass_colormap(ax), interpolation="nearest", vmin=low, vmax=scale.log10_high)
@@ -153,7 +153,7 @@ def couplings(
     marginals = {name: as_plot_array(name, v, 1) for name, v in (("a", a), ("b", b)) if v is not None}
     for side, masses in marginals.items():
         check(bool((masses >= 0).all()), f"{side}: must be nonnegative, got {masses.min():.3g}.", "negative")
-    figure, axes = create_panels(len(several), 2.6, width=width, ratio=1.0)
+    figure, axes = create_panels(len(several), 2.6, wrap_width=width, ratio=1.0)
     masses_by_name = {name: _as_mass_matrix("plans", matrix) for name, matrix in several.items()}
     largest = max(mass.max() for mass in masses_by_name.values()) if common_scale else None
     for ax, (name, mass) in zip(axes, masses_by_name.items(), strict=True):
@@ -196,7 +196,7 @@ def barycentric_maps_1d(
     """
     several = plans if isinstance(plans, Mapping) else {"": plans}
     check(len(several) > 0, "plans: must have at least one plan, got none.", "missing")
-    figure, axes = create_panels(len(several), 2.4, width=width, ratio=1.33)
+    figure, axes = create_panels(len(several), 2.4, wrap_width=width, ratio=1.33)
     for ax, (name, matrix) in zip(axes, several.items(), strict=True):
         mass = _as_mass_matrix("plans", matrix)
         places = [

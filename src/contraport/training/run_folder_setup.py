@@ -28,7 +28,7 @@ from contraport.training.loop import Position
 log = logging.getLogger("contraport.training")
 
 
-def resolve_settings(options: Mapping[str, Any]) -> Settings:
+def resolve_settings(explicit_options: Mapping[str, Any]) -> Settings:
     """Resolve settings by precedence, explicit options before resumed run, recipe and defaults.
 
     Raises:
@@ -37,6 +37,7 @@ def resolve_settings(options: Mapping[str, Any]) -> Settings:
     >>> resolve_settings({"recipe": "byol", "momentum": 0.9}).predictor
     True
     """
+    options = explicit_options
     if options.get("resume"):
         with hint_on_error("contraport docs troubleshooting resume-is-refused"):
             out = options.get("out")

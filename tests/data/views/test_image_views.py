@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from contraport.data.views.image_views import (
     LARGE_IMAGE_STRENGTH_BY_NAME,
     SMALL_IMAGE_STRENGTH_BY_NAME,
-    ImageTransform,
+    ImageAugmentation,
     split_lightness_and_color,
 )
 from contraport.data.views.random_draws import RandomDraws
@@ -23,7 +23,7 @@ NOTHING = replace(
 
 def transform_images(images, seed=0, *, size=None, flips=False, **settings):
     torch.manual_seed(seed)
-    transform = ImageTransform(replace(NOTHING, **settings), size or tuple(images.shape[2:]), flips=flips)
+    transform = ImageAugmentation(replace(NOTHING, **settings), size or tuple(images.shape[2:]), flips=flips)
     return transform(images, RandomDraws(len(images), None))
 
 
@@ -47,7 +47,7 @@ def test_zero_strength_keeps_the_image():
 )
 def test_views_have_the_requested_size_and_range(strength, count, channels, shape, size):
     images = torch.rand(count, channels, *shape)
-    views = ImageTransform(strength, size, flips=True)(images, RandomDraws(len(images), None))
+    views = ImageAugmentation(strength, size, flips=True)(images, RandomDraws(len(images), None))
     assert views.shape == (count, channels, *size)
     assert 0 <= views.min() <= views.max() <= 1
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from contraport.data.views.numeric_views import SERIES_STRENGTH_BY_NAME, SeriesStrength, SeriesTransform
+from contraport.data.views.numeric_views import SERIES_STRENGTH_BY_NAME, SeriesAugmentation, SeriesStrength
 from contraport.data.views.random_draws import RandomDraws
 
 MEAN, STD = torch.tensor([[0.0], [100.0]]), torch.tensor([[1.0], [1000.0]])
@@ -12,7 +12,7 @@ def view(series, mean=MEAN, std=STD, **settings):
     strength = SeriesStrength(
         **{"min_crop_fraction": 1, "noise_std": 0, "max_scaling": 0, "max_masked_fraction": 0} | settings
     )
-    return SeriesTransform(strength, mean, std)(series, RandomDraws(len(series), None))
+    return SeriesAugmentation(strength, mean, std)(series, RandomDraws(len(series), None))
 
 
 def series(count=300, length=50):
@@ -71,6 +71,6 @@ def test_noise_is_in_units_of_each_channel():
 def test_the_mean_of_the_data_is_kept_at_any_length(strength, length):
     raw = series(3000, length)
     torch.manual_seed(0)
-    transformed = SeriesTransform(strength, MEAN, STD)(raw, RandomDraws(len(raw), None))
+    transformed = SeriesAugmentation(strength, MEAN, STD)(raw, RandomDraws(len(raw), None))
     assert transformed.shape == raw.shape
     assert ((transformed - raw).mean(dim=(0, 2)) / STD[:, 0]).abs().max() < 0.06

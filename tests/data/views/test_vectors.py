@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from contraport.data.views.numeric_views import VECTOR_STRENGTH_BY_NAME, VectorStrength, VectorTransform
+from contraport.data.views.numeric_views import VECTOR_STRENGTH_BY_NAME, VectorAugmentation, VectorStrength
 from contraport.data.views.random_draws import RandomDraws
 
 MEAN, STD = torch.tensor([0.0, 100.0]), torch.tensor([1.0, 1000.0])
@@ -10,7 +10,7 @@ MEAN, STD = torch.tensor([0.0, 100.0]), torch.tensor([1.0, 1000.0])
 def view(vectors, mean=MEAN, std=STD, **settings):
     torch.manual_seed(0)
     strength = VectorStrength(**{"noise_std": 0, "mask_probability": 0, "max_scaling": 0} | settings)
-    return VectorTransform(strength, mean, std)(vectors, RandomDraws(len(vectors), None))
+    return VectorAugmentation(strength, mean, std)(vectors, RandomDraws(len(vectors), None))
 
 
 def vectors(count=5000):
@@ -43,5 +43,5 @@ def test_scaling_is_one_factor_about_the_mean():
 def test_the_mean_of_the_data_is_kept(strength):
     raw = vectors(20_000)
     torch.manual_seed(0)
-    transformed = VectorTransform(strength, MEAN, STD)(raw, RandomDraws(len(raw), None))
+    transformed = VectorAugmentation(strength, MEAN, STD)(raw, RandomDraws(len(raw), None))
     assert (((transformed - raw).mean(dim=0)) / STD).abs().max() < 0.03

@@ -236,7 +236,9 @@ STATISTICS |= {
 
 
 @_register_statistic(
-    "the sum of two other statistics, neighbors and canonical, each divided by its spread", shared_space=False
+    "combined",
+    "the sum of two other statistics, neighbors and canonical, each divided by its spread",
+    shared_space=False,
 )
 def _score_combined(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Sum of the standardized neighbor score and the standardized canonical correlation score."""

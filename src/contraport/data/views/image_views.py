@@ -79,7 +79,7 @@ def choose_image_strength(strength_name: str, size: tuple[int, int]) -> ImageStr
     return (SMALL_IMAGE_STRENGTH_BY_NAME if min(size) <= 32 else LARGE_IMAGE_STRENGTH_BY_NAME)[strength_name]
 
 
-class ImageTransform(nn.Module):
+class ImageAugmentation(nn.Module):
     """Crop, rotate, recolor, blur, jitter and erase images (b, C, H, W).
 
     Args:

@@ -33,7 +33,7 @@ VECTOR_STRENGTH_BY_NAME = {
 }
 
 
-class VectorTransform(nn.Module):
+class VectorAugmentation(nn.Module):
     """Scale, mask and jitter vectors (b, d) about the mean of the data."""
 
     mean: Tensor
@@ -71,7 +71,7 @@ SERIES_STRENGTH_BY_NAME = {
 }
 
 
-class SeriesTransform(nn.Module):
+class SeriesAugmentation(nn.Module):
     """Crop, stretch, scale, mask and jitter time series (b, C, T)."""
 
     mean: Tensor

@@ -24,18 +24,18 @@ from contraport.data.data_loader import BatchOffset
 from contraport.data.dataset import Dataset
 from contraport.data.stores import Shape, TransformedStore
 from contraport.data.views.custom_transforms import BatchTransform, CustomTransform, wrap_transform_if_callable
-from contraport.data.views.image_views import ImageTransform, choose_image_strength, split_lightness_and_color
+from contraport.data.views.image_views import ImageAugmentation, choose_image_strength, split_lightness_and_color
 from contraport.data.views.numeric_views import (
     SERIES_STRENGTH_BY_NAME,
     VECTOR_STRENGTH_BY_NAME,
     Mixup,
     Noise,
-    SeriesTransform,
-    VectorTransform,
+    SeriesAugmentation,
+    VectorAugmentation,
     cut_adjacent_windows,
 )
 from contraport.data.views.random_draws import RandomDraws
-from contraport.data.views.text_views import TEXT_STRENGTH_BY_NAME, TextTransform
+from contraport.data.views.text_views import TEXT_STRENGTH_BY_NAME, TextAugmentation
 from contraport.errors import UsageError, check, is_integer, unknown_name_error
 from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 from contraport.seeding import fork_rng_with_lock
@@ -301,7 +301,7 @@ def _build_transform(dataset: Dataset, view: int, augment: AugmentSpec, *, remov
     if is_text_shape(shape):
         message = f"augment: must be none or one of {', '.join(AUGMENT_LEVELS)}, as view {view} of {dataset.name!r} "
         check(augment.name in AUGMENT_LEVELS, f"{message}is a text, got {augment.name!r}.", "text_view")
-        return TextTransform(TEXT_STRENGTH_BY_NAME[augment.name])
+        return TextAugmentation(TEXT_STRENGTH_BY_NAME[augment.name])
     if augment.name == "mixup":
         return Mixup(**strength)
     if augment.name in AUGMENT_LEVELS and len(shape) == 3:
@@ -309,7 +309,7 @@ def _build_transform(dataset: Dataset, view: int, augment: AugmentSpec, *, remov
         ranges = choose_image_strength(augment.name, size)
         ranges = ranges if removes_color else replace(ranges, gray_probability=0)
         bounds = dataset.non_unit_channel_range(view)
-        return ImageTransform(ranges, size, flips=dataset.allows_flips, channel_range=bounds)
+        return ImageAugmentation(ranges, size, flips=dataset.allows_flips, channel_range=bounds)
     per_channel = (-1, *[1] * (len(shape) - 1))
     mean, std = (torch.tensor(values).view(per_channel) for values in dataset.mean_and_std(view))
     if augment.name == ISOTROPIC_NOISE_NAME:
@@ -317,8 +317,8 @@ def _build_transform(dataset: Dataset, view: int, augment: AugmentSpec, *, remov
     if augment.name in FEATURE_SCALED_NOISE_NAMES:
         return Noise(std, **strength)
     if len(shape) == 2:
-        return SeriesTransform(SERIES_STRENGTH_BY_NAME[augment.name], mean, std)
-    return VectorTransform(VECTOR_STRENGTH_BY_NAME[augment.name], mean, std)
+        return SeriesAugmentation(SERIES_STRENGTH_BY_NAME[augment.name], mean, std)
+    return VectorAugmentation(VECTOR_STRENGTH_BY_NAME[augment.name], mean, std)
 
 
 def _define_view_before_color_split(dataset: Dataset, augment: AugmentSpec) -> _ViewDefinition:
@@ -352,7 +352,7 @@ def _define_multi_crop_views(dataset: Dataset, augment: AugmentSpec, views: str)
     )
     return [
         _ViewDefinition(
-            0, ImageTransform(kind, size, flips=dataset.allows_flips, channel_range=bounds), (channels, *size)
+            0, ImageAugmentation(kind, size, flips=dataset.allows_flips, channel_range=bounds), (channels, *size)
         )
         for number, kind, size in kinds
         for _ in range(number)

@@ -282,7 +282,7 @@ class StreamedPairPasses(PairPasses):
             column_exponents = torch.stack([t.column_exponents for t in terms]).add_(self.column_bias)
             ranges = _midpoint_and_half_range(row_exponents), _midpoint_and_half_range(column_exponents)
             if all(abs(middle) + radius <= self.limit for middle, radius in ranges):
-                return [_build_term_group(terms, None, row_exponents, column_exponents)]
+                return [_exponentiate_into_term_group(terms, None, row_exponents, column_exponents)]
         groups: list[list[WeightTerm]] = []
         for term in terms:
             for group in groups:
@@ -294,7 +294,7 @@ class StreamedPairPasses(PairPasses):
             else:
                 groups.append([term])
         return [
-            _build_term_group(
+            _exponentiate_into_term_group(
                 group,
                 group[0][:2],
                 torch.stack([t.row_exponents for t in group]) - group[0].row_exponents,
@@ -445,7 +445,7 @@ class _TermGroup(NamedTuple):
     column_factors: Tensor
 
 
-def _build_term_group(
+def _exponentiate_into_term_group(
     terms: Sequence[WeightTerm],
     shared_exponents: tuple[Tensor, Tensor] | None,
     remaining_row_exponents: Tensor,

@@ -49,7 +49,7 @@ def build_geometry_section(assets: PageAssets) -> Section | None:
             if others.any():
                 within, between = float(cosines[others].mean()), float(cosines[~same].mean())
                 label += f", {within:.2f} within classes and {between:.2f} between"
-        figure = draw_cosine_heatmap(cosines, labels, run.class_names, lowest)
+        figure = draw_item_cosine_heatmap(cosines, labels, run.class_names, lowest)
         names = figure["layout"]["yaxis"].get("ticktext", [""])
         # A square, and room for the names beside it: a character takes 1/80 of the figure's width.
         ratio = 1 / (1 - max(map(len, names)) / 80)
@@ -66,7 +66,7 @@ def build_geometry_section(assets: PageAssets) -> Section | None:
     return Section("geometry", "Geometry", values)
 
 
-def draw_cosine_heatmap(
+def draw_item_cosine_heatmap(
     cosines: np.ndarray, labels: np.ndarray | None, names: Sequence[str], lowest_cosine: float
 ) -> PlotlyFigure:
     """Draw cosines of items sorted by class, from `lowest_cosine` to 1."""

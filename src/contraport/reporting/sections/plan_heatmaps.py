@@ -30,7 +30,7 @@ from contraport.reporting.reported_run import ReportedRun
 DROPPED_MASS_TOLERANCE = 1e-3
 """Largest deviation from mass 1 at which neither a plan nor an item counts as having dropped mass."""
 
-MAX_ITEMS_FOR_PLAN_LINES = 16
+MAX_ITEMS_FOR_LINES_BETWEEN_ITEMS = 16
 """Maximum number of items of a plan that is also drawn as lines between items; the same as in ``plans.js``."""
 
 
@@ -124,7 +124,7 @@ def build_plans_section(assets: PageAssets) -> Section | None:
         "scale": scale,
         "decades": MAX_DECADES,
         "over_epochs": over_epochs,
-        "lines": MAX_ITEMS_FOR_PLAN_LINES,
+        "lines": MAX_ITEMS_FOR_LINES_BETWEEN_ITEMS,
     }
     return Section("plans", "Plans", values)
 

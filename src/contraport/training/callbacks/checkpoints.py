@@ -61,10 +61,10 @@ class StopRequest:
 
 
 class CheckpointAndStopCallback(Callback):
-    """Callback that regularly writes the checkpoint `checkpoints/last.ckpt`.
+    """Callback that regularly writes a checkpoint, and stops on Ctrl-C or SIGTERM.
 
-    It is written every few minutes, after each epoch and before a requested stop. Checkpoints are written only between
-    two optimizer steps, since accumulated gradients are not saved.
+    It writes `checkpoints/last.ckpt` every few minutes, after each epoch and before a requested stop. Checkpoints are
+    written only between two optimizer steps, since accumulated gradients are not saved.
 
     Args:
         epochs_between_kept: number of epochs between two checkpoints that are kept besides the last; None: none is.
