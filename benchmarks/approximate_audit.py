@@ -29,7 +29,7 @@ from benchmarks.engine import machine
 from benchmarks.scale import write_pairs
 from contraport._utils import vector_search
 from contraport.auditing.pairs import paired_features
-from contraport.data import Dataset, load_without_random_split
+from contraport.data import Dataset, load_split_or_all_items
 
 DATA = ("generated", "fashion-halves", "zer-kar", "fou-kar", "zer-fou", "digits-halves")
 LARGE = ("generated", "fashion-halves")
@@ -43,7 +43,7 @@ def load_noisy_pairs(
     if name == "generated":
         with tempfile.TemporaryDirectory() as folder:
             is_wrong = write_pairs(Path(folder) / "pairs.npz", items, WIDTH, seed=seed)
-            return load_without_random_split(Path(folder) / "pairs.npz"), is_wrong
+            return load_split_or_all_items(Path(folder) / "pairs.npz"), is_wrong
     pairs = (
         split_halves(load_fashion("train", items, images)[0]) if name in LARGE else load_pairs(name, root, images)[0]
     )

@@ -166,7 +166,7 @@ def feature_figures(items: int = 150) -> Figures:
     shown, classes = digits[:items], torch.from_numpy(labels[:items])
     features = torch.from_numpy(encoder.transform(shown))
     rows_by_name = {"pixels": torch.from_numpy(shown), "features": features}
-    similarities = {name: theory.compute_class_cosines(rows, classes) for name, rows in rows_by_name.items()}
+    similarities = {name: theory.compute_item_cosines_by_class(rows, classes) for name, rows in rows_by_name.items()}
     for name, one in similarities.items():
         print(f"cosines of {name}: {one.within:.2f} within classes, {one.between:.2f} between")
     z0, z1 = views(16, 0.3)

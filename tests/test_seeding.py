@@ -129,7 +129,7 @@ def test_work_on_the_cpu_does_not_seed_the_generators_of_gpus(monkeypatch):
         torch.rand(3)
     items = torch.rand(2, 1, 4, 4)
     CustomTransform(torch.rand_like, takes_batches=True).transform_batch(items, None)
-    CustomTransform(torch.rand_like, takes_batches=False).draw_views(items, 2, [[0, 0, 0], [0, 0, 1]])
+    CustomTransform(torch.rand_like, takes_batches=False).draw_views_per_item(items, 2, [[0, 0, 0], [0, 0, 1]])
     with seeded_weight_initialization(0):
         torch.rand(3)
     assert not seed_gpus.called

@@ -247,7 +247,7 @@ def embed_dataset(
     views = views or Views(dataset, augment="none")
     check_views_fit_model(model, dataset, views)
     loader_config = LoaderConfig(batch_size, torch.device(device), num_workers, ProgressBars(shown=progress))
-    return extract_features(model, dataset, views, loader_config)
+    return extract_item_features(model, dataset, views, loader_config)
 
 
 def iter_embedded_batches(
@@ -275,11 +275,11 @@ def iter_embedded_batches(
 def extract_raw_input_features(dataset: Dataset, loader_config: LoaderConfig) -> Tensor:
     """Return the flattened inputs or n-gram counts of all items, ``(n, F)``."""
     views = Views(dataset, augment="none")
-    return extract_features(RawInputEncoder(dataset.shapes), dataset, views, loader_config, "raw inputs")
+    return extract_item_features(RawInputEncoder(dataset.shapes), dataset, views, loader_config, "raw inputs")
 
 
 @fork_rng_locked_at_ends([])  # a loader draws a seed for its workers from the caller's generator
-def extract_features(
+def extract_item_features(
     encoder: nn.Module,
     dataset: Dataset,
     views: Views,

@@ -282,7 +282,7 @@ def read_features(path: str | Path) -> Features:
     check(
         file.suffix in _READER_AND_WRITER_BY_SUFFIX, f"features: must end in {suffixes}, got {str(path)!r}.", "suffix"
     )
-    if not file.exists() and (shards := _list_complete_shards(file)):
+    if not file.exists() and (shards := _list_shards_or_raise_if_incomplete(file)):
         return _concatenate_shards([read_features(shard) for shard in shards])
     check(file.exists(), f"features: there is no file {str(path)!r}.", "not_found")
     check_regular_file("features", file)
@@ -299,7 +299,7 @@ def items_table_path(path: Path) -> Path:
     return path.with_name(f"{path.stem}.items.parquet")
 
 
-def _list_complete_shards(file: Path) -> list[Path]:
+def _list_shards_or_raise_if_incomplete(file: Path) -> list[Path]:
     """Return the ordered shard paths of a feature file, empty without shards."""
     shards = _list_shard_files(file)
     if not shards:

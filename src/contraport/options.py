@@ -150,7 +150,7 @@ class Option:
         elif not matches_type(value, self.type):
             raise UsageError(f"{self.name}: must be {describe_type(self.type)}, got {value!r}.")
 
-    def check_resumed_value(self, value: Any, recorded: Any, file: Path) -> None:
+    def check_may_replace_on_resume(self, value: Any, recorded: Any, file: Path) -> None:
         """Raise `UsageError` if a value may not replace the recorded one on resume."""
         if self.may_increase_on_resume:
             self.check_value(value)
@@ -191,7 +191,7 @@ def merge_resumed_options(
         message = f"{name}: {file} names the object {value}; pass it again to resume."
         check(name in explicit_options or not has_object_placeholder(value), message, "object_required")
     for name in options.keys() & explicit_options.keys() & recorded.keys():
-        options[name].check_resumed_value(explicit_options[name], recorded[name], file)
+        options[name].check_may_replace_on_resume(explicit_options[name], recorded[name], file)
     return {**recorded, **explicit_options}
 
 

@@ -172,12 +172,12 @@ def test_references_use_the_representation_of_their_row(tmp_path: Path) -> None:
     options = SMALL | {"objectives": ["info-nce"], "over": ["representation=concatenate,projection"], "seeds": 1}
     grid = build_grid(options | {"out": tmp_path})
     rows = ["info-nce, representation concatenate", "info-nce, representation projection"]
-    assert [*grid.encoder_changes_by_reference_row] == rows
+    assert [*grid.encoder_options_unlike_baseline_by_first_row] == rows
     result = compare(**options, out=tmp_path)
     names = ["untrained encoder", "raw inputs", "untrained encoder, representation projection"]
     assert [*result.reference_metrics] == names
     own, other = (result.reference_metrics[name]["digits, standard"] for name in (names[0], names[2]))
-    cells = [build_entry for build_entry in grid.cells if build_entry.row.name == rows[1]]
+    cells = [build_entry for build_entry in grid.cells_of_all_seeds if build_entry.row.name == rows[1]]
     evaluated = Run(build_cell_job(grid, cells[0]).run_folder).evaluation()["rows"]
     assert other == evaluated["untrained"]
     assert other != own
@@ -186,17 +186,19 @@ def test_references_use_the_representation_of_their_row(tmp_path: Path) -> None:
 def test_rows_with_the_same_encoder_share_references(tmp_path: Path) -> None:
     rows = ["info-nce", "simsiam", "gca-uot:relaxation=0.2", "info-nce:encoder=small-cnn", "nt-xent:encoder=small-cnn"]
     grid = build_grid(SMALL | {"objectives": rows, "baseline": "gca-uot:relaxation=0.2", "out": tmp_path})
-    assert grid.encoder_changes_by_reference_row == {
+    assert grid.encoder_options_unlike_baseline_by_first_row == {
         "gca-uot:relaxation=0.2": {},
         "info-nce:encoder=small-cnn": {"encoder": "small-cnn"},
     }
     suite = build_grid({"suite": "multiview", "out": tmp_path})
-    assert [*suite.encoder_changes_by_reference_row] == ["2 views"], "expected one reference row for all rows"
+    assert [*suite.encoder_options_unlike_baseline_by_first_row] == ["2 views"], (
+        "expected one reference row for all rows"
+    )
 
 
 def test_job_results_and_commands(tmp_path: Path) -> None:
     grid = build_grid(SMALL | {"out": tmp_path, "root": "my data", "train": {"batch_size": 64, "keep_every": 1}})
-    jobs = [build_cell_job(grid, build_entry) for build_entry in grid.cells]
+    jobs = [build_cell_job(grid, build_entry) for build_entry in grid.cells_of_all_seeds]
     assert [job.evaluates_references for job in jobs] == [True, False, False, False]
     train_line, evaluate_line = jobs[0].shell_script.splitlines()
     assert "--root 'my data'" in train_line
@@ -222,7 +224,7 @@ def test_job_results_and_commands(tmp_path: Path) -> None:
 
 def test_interrupted_training_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     grid = build_grid({**SMALL, "epochs": 3, "out": tmp_path})
-    complete_job, job = (build_cell_job(grid, build_entry) for build_entry in grid.cells[:2])
+    complete_job, job = (build_cell_job(grid, build_entry) for build_entry in grid.cells_of_all_seeds[:2])
     complete_result = run_job_unless_in_use(complete_job)
     own = running.train
 
@@ -277,7 +279,7 @@ def test_short_runs_have_no_intermediate_models(tmp_path: Path) -> None:
     options = SMALL | {"train": {"batch_size": 64, "keep_every": 2}, "seeds": 1, "metrics": ["knn"]}
     result = compare(**options | {"objectives": ["info-nce"]}, out=tmp_path)
     assert (result.num_missing, result.epoch_means) == (0, [])
-    longer = build_grid(options | {"epochs": 2, "out": tmp_path}).cells[0]
+    longer = build_grid(options | {"epochs": 2, "out": tmp_path}).cells_of_all_seeds[0]
     assert build_cell_job(build_grid(options | {"out": tmp_path}), longer).checkpoints_to_evaluate == "all"
 
 
@@ -318,7 +320,7 @@ def test_budget_limits_the_trainings(tmp_path: Path) -> None:
 
 def test_budget_uses_the_durations_of_finished_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     grid, clock = build_grid(SMALL | {"out": tmp_path}), TimeBudget(None)
-    jobs = [build_cell_job(grid, build_entry) for build_entry in grid.cells]
+    jobs = [build_cell_job(grid, build_entry) for build_entry in grid.cells_of_all_seeds]
     jobs[1].result_path.parent.mkdir(parents=True)
     jobs[1].result_path.write_text(json.dumps({"measures": list(jobs[1].metric_names), "took": 100.0}))
     monkeypatch.setattr(running, "run_job_unless_in_use", lambda job: {"took": float(jobs.index(job))})
@@ -911,7 +913,11 @@ def test_skipped_metrics_are_noted_per_cell_and_in_the_tables(
 
 def test_single_seed_differences_are_noted(tmp_path: Path) -> None:
     compare(**SMALL | {"objectives": ["info-nce"]}, out=tmp_path)
-    cells = [one for one in build_grid(SMALL | {"out": tmp_path}).cells if (one.row.name, one.seed) == ("gca-ince", 0)]
+    cells = [
+        one
+        for one in build_grid(SMALL | {"out": tmp_path}).cells_of_all_seeds
+        if (one.row.name, one.seed) == ("gca-ince", 0)
+    ]
     run_job_unless_in_use(build_cell_job(build_grid(SMALL | {"out": tmp_path}), cells[0]))
     result = compare(**SMALL, budget="0s", out=tmp_path)
     assert result.num_missing == 1
@@ -922,7 +928,7 @@ def test_single_seed_differences_are_noted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("locked_by", ["train", "compare"])
 def test_cells_of_another_process_are_skipped(tmp_path: Path, locked_by: str) -> None:
     grid = build_grid({**SMALL, "out": tmp_path})
-    locked_job = build_cell_job(grid, grid.cells[1])
+    locked_job = build_cell_job(grid, grid.cells_of_all_seeds[1])
     where = (
         (locked_job.run_folder, "lock.json")
         if locked_by == "train"
@@ -940,7 +946,7 @@ def test_cells_of_another_process_are_skipped(tmp_path: Path, locked_by: str) ->
 def test_cell_is_locked_until_it_is_evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The training has released its own lock of the run before the evaluation."""
     grid = build_grid({**SMALL, "out": tmp_path})
-    job, concurrent_results = build_cell_job(grid, grid.cells[0]), []
+    job, concurrent_results = build_cell_job(grid, grid.cells_of_all_seeds[0]), []
     own = running.evaluate
 
     def evaluate_with_concurrent_job(*args: Any, **options: Any) -> Any:

@@ -29,9 +29,9 @@ def test_every_cell_of_a_suite_has_valid_settings(suite: str, quick: bool) -> No
         assert saved["not_run"]
         return
     grid = build_grid({"suite": suite, "quick": quick})
-    for cell in grid.cells[: len(grid.rows) * len(grid.columns)]:
+    for cell in grid.cells_of_all_seeds[: len(grid.rows) * len(grid.columns)]:
         resolve_settings(cell.options)
-    assert len({cell.folder_name for cell in grid.cells}) == len(grid.cells)
+    assert len({cell.folder_name for cell in grid.cells_of_all_seeds}) == len(grid.cells_of_all_seeds)
 
 
 def test_data_options_are_those_of_train() -> None:
@@ -45,9 +45,15 @@ def test_data_options_are_those_of_train() -> None:
     own = vars(DataPreparationSettings)["__annotations__"].keys()
     assert own == options.keys() | machine.keys()
     grid = build_grid({**OPTIONS, **options, **machine, "settings": ["plain"], "train": {"max_items": 50, "lr": 0.1}})
-    assert grid.cells[0].options == {**options, "data": "digits", "objective": "info-nce", "lr": 0.1, "seed": 0}
+    assert grid.cells_of_all_seeds[0].options == {
+        **options,
+        "data": "digits",
+        "objective": "info-nce",
+        "lr": 0.1,
+        "seed": 0,
+    }
     assert grid.machine_options == {**machine, "device": "auto"}
-    column = build_grid({**OPTIONS, "corrupt": "noise", "settings": ["corrupt:blur:2"]}).cells[0]
+    column = build_grid({**OPTIONS, "corrupt": "noise", "settings": ["corrupt:blur:2"]}).cells_of_all_seeds[0]
     assert column.options["corrupt"] == "blur:2", "expected the option of the column"
 
 
@@ -74,8 +80,8 @@ def test_cells_are_ordered_by_seed() -> None:
         }
     )
     assert [row.name for row in grid.rows] == ["info-nce", "gca-uot:relaxation=0.2,temperature=0.1", "mine"]
-    assert [cell.seed for cell in grid.cells] == [0] * 6 + [1] * 6
-    first, last = grid.cells[1].options, grid.cells[-1].options
+    assert [cell.seed for cell in grid.cells_of_all_seeds] == [0] * 6 + [1] * 6
+    first, last = grid.cells_of_all_seeds[1].options, grid.cells_of_all_seeds[-1].options
     assert first == {
         "epochs": 3,
         "data": "digits",
@@ -129,10 +135,11 @@ def test_explicit_options_override_the_suite(tmp_path: Path) -> None:
 
 def test_each_combination_of_options_has_its_own_folder() -> None:
     folders = [
-        build_grid({**OPTIONS, **more}).cells[0].folder_name for more in ({}, {"epochs": 2}, {"settings": ["strong"]})
+        build_grid({**OPTIONS, **more}).cells_of_all_seeds[0].folder_name
+        for more in ({}, {"epochs": 2}, {"settings": ["strong"]})
     ]
     assert len(set(folders)) == 3
-    assert build_grid({**OPTIONS, "seeds": 9}).cells[0].folder_name == folders[0]
+    assert build_grid({**OPTIONS, "seeds": 9}).cells_of_all_seeds[0].folder_name == folders[0]
 
 
 def test_options_of_fewer_cells_override_others() -> None:
@@ -140,7 +147,7 @@ def test_options_of_fewer_cells_override_others() -> None:
     grid = build_grid(
         {**OPTIONS, "objectives": [row], "settings": [column], "epochs": 1, "train": {"weight_decay": 0.2}}
     )
-    (options,) = {json.dumps(cell.options | {"seed": 0}) for cell in grid.cells}
+    (options,) = {json.dumps(cell.options | {"seed": 0}) for cell in grid.cells_of_all_seeds}
     assert json.loads(options).items() >= {"epochs": 3, "weight_decay": 0.1}.items()
     own = {"q": 0.3, "lam": 0.2}
     cell = grid.build_cell(grid.rows[0], grid.columns[0], 7, trial_number=0, epochs=4, objective_settings=own)
@@ -156,7 +163,7 @@ def test_folder_names_are_short_and_independent_of_option_order() -> None:
         for train in ({"epochs": 2, "lr": 0.1}, {"lr": 0.1, "epochs": 2})
         for cell in build_grid(
             {**OPTIONS, "objectives": [{name: "info-nce"} for name in names], "seeds": 1, "train": train}
-        ).cells
+        ).cells_of_all_seeds
     ]
     assert folders[:2] == folders[2:]
     assert re.fullmatch(r"digits--standard--U-a-b-1-2--seed-0-[0-9a-f]{8}", folders[0])
@@ -290,4 +297,4 @@ def test_rejects_invalid_flags_of_train_options(words: list[str], code: str) -> 
 def test_keys_of_train_options_reach_the_grid() -> None:
     words = ["--data", "digits", "--objectives", "info-nce", "--train.columns.labels", "kind"]
     parsed = parse_command_line(COMPARE_COMMAND_SPEC, words, prog="contraport compare")
-    assert build_grid(parsed or {}).cells[0].options["columns"] == {"labels": "kind"}
+    assert build_grid(parsed or {}).cells_of_all_seeds[0].options["columns"] == {"labels": "kind"}

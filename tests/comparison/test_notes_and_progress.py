@@ -53,7 +53,7 @@ def results_of(grid: Grid, **by_row: JobResult) -> dict[Any, Any]:
     rows = {name.replace("_", "-"): result for name, result in by_row.items()}
     return {
         (cell.row.name, cell.column.name, cell.seed): (build_cell_job(grid, cell), rows[cell.row.name])
-        for cell in grid.cells
+        for cell in grid.cells_of_all_seeds
         if cell.row.name in rows
     }
 
@@ -128,7 +128,7 @@ def test_trial_records(tmp_path: Path) -> None:
     description = _describe_first_metric_or_failure(trial_cells[2], results[trial_cells[2].folder_name])
     assert description == "info-nce on digits, standard, trial 2: kNN 90.0%"
     two_metrics = {"measures": ["uniformity", "knn"], "values": {"uniformity": -2.0, "knn": 0.9}}
-    assert _describe_first_metric_or_failure(grid.cells[0], two_metrics).startswith(
+    assert _describe_first_metric_or_failure(grid.cells_of_all_seeds[0], two_metrics).startswith(
         "info-nce on digits, standard, seed 0: Uniformity -2.000"
     )
 
@@ -150,7 +150,7 @@ def test_first_evaluated_cell_must_have_a_metric(
     def run_with(result: JobResult) -> dict[str, JobResult]:
         results = (*failed, result)
         monkeypatch.setattr(MODULE, "run_jobs_yielding_results", lambda jobs, **_: zip(jobs, results, strict=False))
-        return _run_cells(grid, grid.cells[:2], TimeBudget(None), lambda cell, result: None)
+        return _run_cells(grid, grid.cells_of_all_seeds[:2], TimeBudget(None), lambda cell, result: None)
 
     assert len(run_with({"values": {"knn": 0.5}})) == len(failed) + 1
     with raises_usage_error("metrics.none_computed", "Not measured, as it is dark"):
@@ -195,7 +195,7 @@ def test_progress_lines_estimate_the_remaining_time(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(MODULE, "time", SimpleNamespace(monotonic=lambda: next(times)))
     grid = build_grid(SMALL)
     with _provide_progress_callback(Console(file=written), 2) as report_progress:
-        for cell in grid.cells[:2]:
+        for cell in grid.cells_of_all_seeds[:2]:
             report_progress(cell, {"measures": ["knn"], "failed": "the loss is nan"})
     assert written.getvalue().splitlines() == [
         "1/2  info-nce on digits, standard, seed 0: the loss is nan  about 10 minutes left",
@@ -217,8 +217,8 @@ def test_no_estimate_for_rejected_settings(
         raise error.pop(0)
 
     monkeypatch.setattr(MODULE, "build_components", raise_next_error)
-    assert _check_metrics_and_estimate_seconds(grid, grid.cells[0], estimate=True) is None
-    assert _check_metrics_and_estimate_seconds(grid, grid.cells[0], estimate=True) is None
+    assert _check_metrics_and_estimate_seconds(grid, grid.cells_of_all_seeds[0], estimate=True) is None
+    assert _check_metrics_and_estimate_seconds(grid, grid.cells_of_all_seeds[0], estimate=True) is None
     with pytest.raises(RuntimeError, match="a bug"):
-        _check_metrics_and_estimate_seconds(grid, grid.cells[0], estimate=True)
+        _check_metrics_and_estimate_seconds(grid, grid.cells_of_all_seeds[0], estimate=True)
     assert arguments == [("my data", "cpu")] * 3

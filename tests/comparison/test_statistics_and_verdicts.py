@@ -49,7 +49,7 @@ def build_test_grid(
 def results_of(grid: Grid, values: Values, *, items: bool = False, measure: str = "knn") -> JobAndResultByRowColumnSeed:
     """Return the jobs and results for values by row, setting and seed, and save matching values of test items."""
     result = {}
-    for cell in grid.cells:
+    for cell in grid.cells_of_all_seeds:
         value_by_seed = values.get((cell.row.name, cell.column.setting_name), {})
         if cell.seed not in value_by_seed:
             continue

@@ -75,8 +75,9 @@ def test_joined_stores_give_the_views_of_each():
         ("own_share", "local_batch_offset"),
         ("local_share", "local_batch_offset"),
         ("OnBatches", "BatchTransform"),
-        ("load_undivided", "load_without_random_split"),
-        ("load_unsplit", "load_without_random_split"),
+        ("load_undivided", "load_split_or_all_items"),
+        ("load_unsplit", "load_split_or_all_items"),
+        ("load_without_random_split", "load_split_or_all_items"),
     ],
 )
 def test_deprecated_names_warn_and_still_work(old, new):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.errors import raises_usage_error
 
-from contraport.data import from_arrays, load, load_without_random_split
+from contraport.data import from_arrays, load, load_split_or_all_items
 from contraport.data.splits import draw_stratified_split, get_test_and_unused_masks, select_split_positions
 
 CLASSES = np.repeat([0, 1, 2], [50, 31, 7])
@@ -86,10 +86,10 @@ def test_test_fraction_0_holds_out_no_items(unsplit_file: Path) -> None:
 
 
 def test_unsplit_data_are_used_completely(unsplit_file: Path, tmp_path: Path) -> None:
-    assert len(load_without_random_split(unsplit_file)) == len(load(unsplit_file)) + len(load(unsplit_file, "test"))
-    assert load_without_random_split(unsplit_file).num_random_test_items == 0
+    assert len(load_split_or_all_items(unsplit_file)) == len(load(unsplit_file)) + len(load(unsplit_file, "test"))
+    assert load_split_or_all_items(unsplit_file).num_random_test_items == 0
     part = load(unsplit_file)
-    assert load_without_random_split(part) is part
+    assert load_split_or_all_items(part) is part
     own = tmp_path / "own.npz"
     np.savez(own, x=np.ones((6, 2)), x_test=np.ones((3, 2)))
-    assert [len(load_without_random_split(own, split)) for split in ("train", "test")] == [6, 3]
+    assert [len(load_split_or_all_items(own, split)) for split in ("train", "test")] == [6, 3]

@@ -104,9 +104,9 @@ HOPPER_SHARED_MEMORY = 227 << 10
 @pytest.mark.parametrize(
     ("name", "dtype", "direction", "dimensions"),
     [
-        pytest.param("row_sums_kernel", "bf16", "tf32", 128, marks=pytest.mark.slow),
-        pytest.param("row_sums_kernel", "fp32", "tf32", 768, marks=pytest.mark.slow),
-        ("row_sums_kernel", "fp32", "ieee", 128),
+        pytest.param("row_sums_by_column_split_kernel", "bf16", "tf32", 128, marks=pytest.mark.slow),
+        pytest.param("row_sums_by_column_split_kernel", "fp32", "tf32", 768, marks=pytest.mark.slow),
+        ("row_sums_by_column_split_kernel", "fp32", "ieee", 128),
         pytest.param("weighted_products_kernel", "bf16", "tf32", 256, marks=pytest.mark.slow),
         pytest.param("weighted_products_kernel", "fp16", "tf32", 128, marks=pytest.mark.slow),
         ("weighted_products_kernel", "fp32", "tf32", 128),
@@ -135,7 +135,11 @@ def test_lowering_to_hopper(name, dtype, direction, dimensions, tmp_path, monkey
     options = {key: blocks.pop(key) for key in ("num_warps", "num_stages")}
     kernel = getattr(triton_kernels, name)
     constants = {"D": dimensions, "LINK": "log-decay", "MASKS": 1, "EXCEPTIONS": 1, "PRECISION": direction} | blocks
-    constants |= {"LOGARITHM": True} if name == "row_sums_kernel" else {"GROUPS": 1, "RANK": 6, "WITHOUT_LINK": False}
+    constants |= (
+        {"LOGARITHM": True}
+        if name == "row_sums_by_column_split_kernel"
+        else {"GROUPS": 1, "RANK": 6, "WITHOUT_LINK": False}
+    )
     kinds = {**KINDS, "x": f"*{dtype}", "y": f"*{dtype}", **dict.fromkeys(constants, "constexpr")}
     signature = {argument: kinds.get(argument, "*fp32") for argument in kernel.arg_names}
     aligned = {

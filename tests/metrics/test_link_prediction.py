@@ -82,7 +82,7 @@ def test_recall_interval_agrees_with_resampling_rows() -> None:
 
 def test_rejects_numbers_beyond_the_stored_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rank_columns(ROWS, COLUMNS, TRAIN, TEST).pair_hits_at(31).all()  # all 30 columns are ranked
-    monkeypatch.setattr(link_prediction, "MAX_RANKED_COLUMNS_PER_ROW", 8)
+    monkeypatch.setattr(link_prediction, "MAX_NEAREST_COLUMNS_KEPT_PER_ROW", 8)
     ranking = rank_columns(ROWS, COLUMNS, TRAIN, TEST)
     metrics = (
         ranking.pair_hits_at,

@@ -11,7 +11,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 from tests.errors import raises_usage_error
 
 from contraport.metrics.embedding_geometry import tolerance
-from contraport.theory import compute_class_cosines
+from contraport.theory import compute_item_cosines_by_class
 
 
 def items():
@@ -21,7 +21,7 @@ def items():
 
 def test_cosines_are_sorted_by_label():
     features, labels = items()
-    result = compute_class_cosines(features, labels)
+    result = compute_item_cosines_by_class(features, labels)
     order = np.argsort(labels.numpy(), kind="stable")
     np.testing.assert_allclose(result.cosines, cosine_similarity(features.double().numpy()[order]), atol=1e-12)
     assert result.labels.tolist() == sorted(labels.tolist())
@@ -30,7 +30,7 @@ def test_cosines_are_sorted_by_label():
 
 def test_means_exclude_pairs_of_an_item_with_itself():
     features, labels = items()
-    result = compute_class_cosines(features, labels)
+    result = compute_item_cosines_by_class(features, labels)
     cosines = cosine_similarity(features.double().numpy())
     pairs = [(i, j) for i, j in product(range(12), repeat=2) if i != j]
     for (r, one), (c, other) in product(enumerate((1, 3, 7)), repeat=2):
@@ -42,14 +42,14 @@ def test_means_exclude_pairs_of_an_item_with_itself():
 
 
 def test_class_of_one_item_has_no_mean_within(tmp_path):
-    result = compute_class_cosines(torch.eye(3) + 0.1, torch.tensor([0, 0, 1]))
+    result = compute_item_cosines_by_class(torch.eye(3) + 0.1, torch.tensor([0, 0, 1]))
     assert result.class_mean_cosines.isnan().tolist() == [[False, False], [False, True]]
     result.figure().savefig(tmp_path / "figure.png")
 
 
 def test_figure_is_drawn(tmp_path):
     features, labels = items()
-    figure = compute_class_cosines(features, labels, ["a", "b", "c"]).figure()
+    figure = compute_item_cosines_by_class(features, labels, ["a", "b", "c"]).figure()
     assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["a", "b", "c"]
     assert len(figure.axes[1].texts) == 9
     figure.savefig(tmp_path / "figure.png")
@@ -58,11 +58,11 @@ def test_figure_is_drawn(tmp_path):
 @pytest.mark.parametrize(
     ("call", "code"),
     [
-        (lambda x, y: compute_class_cosines(x[:1], y[:1]), "features.shape"),
-        (lambda x, y: compute_class_cosines(x, y[:3]), "labels.shape"),
-        (lambda x, y: compute_class_cosines(x, y * 0), "labels.one_class"),
-        (lambda x, y: compute_class_cosines(x, torch.arange(12)), "labels.no_pairs"),
-        (lambda x, y: compute_class_cosines(x, y, ["a"]), "names.shape"),
+        (lambda x, y: compute_item_cosines_by_class(x[:1], y[:1]), "features.shape"),
+        (lambda x, y: compute_item_cosines_by_class(x, y[:3]), "labels.shape"),
+        (lambda x, y: compute_item_cosines_by_class(x, y * 0), "labels.one_class"),
+        (lambda x, y: compute_item_cosines_by_class(x, torch.arange(12)), "labels.no_pairs"),
+        (lambda x, y: compute_item_cosines_by_class(x, y, ["a"]), "names.shape"),
     ],
 )
 def test_rejects_invalid_arguments(call, code):

@@ -39,7 +39,7 @@ from contraport.auditing.rounds_excluding_suspects import (
 )
 from contraport.auditing.training_commands import compose_next_commands
 from contraport.auditing.view_audit_result import ViewAudit, check_views_accept_nan
-from contraport.data import Dataset, from_arrays, load_without_random_split
+from contraport.data import Dataset, from_arrays, load_split_or_all_items
 from contraport.data.split_digests import fingerprint_dataset
 from contraport.data.streams import check_no_stream
 from contraport.encoders import check_custom_code_trusted, resolve_view_index
@@ -306,7 +306,7 @@ def _load_without_random_split(options: AuditOptions) -> Dataset:
     if isinstance(data, tuple | Mapping | np.ndarray | Tensor):
         dataset = from_arrays(data, argument="data")
     else:
-        dataset = load_without_random_split(
+        dataset = load_split_or_all_items(
             data, root=options.root, image_size=options.image_size, columns=options.columns
         )
     check_no_stream(dataset)

@@ -94,7 +94,7 @@ def compare(arguments: dict[str, Any]) -> Comparison:
     searched = [(row, column) for row in grid.rows for column in grid.columns] if options.tune else []
     trials = {(row.name, column.name): build_trial_cells(grid, row, column) for row, column in searched}
     trial_cells = [cell for cells in trials.values() for cell in cells]
-    default_cells = [*trial_cells, *grid.cells]
+    default_cells = [*trial_cells, *grid.cells_of_all_seeds]
     _check_cell_settings(default_cells)
     if not options.metrics:
         options = replace(options, metrics=_choose_default_metric_keys(grid))
@@ -182,7 +182,7 @@ def _choose_default_metric_keys(grid: Grid) -> tuple[str, ...]:
         UsageError: no cell can be trained, or the first trainable one allows no headline metric.
     """
     metrics, refusals = select_metrics(), list[Exception]()
-    for cell in (cell for cell in grid.cells if cell.seed == 0):
+    for cell in (cell for cell in grid.cells_of_all_seeds if cell.seed == 0):
         try:
             unmet = _unmet_requirement_by_metric(metrics, *_build_cell_settings_and_components(grid, cell))
         except (UsageError, MemoryError, RuntimeError) as error:
@@ -212,7 +212,7 @@ def _list_trial_and_table_cells(grid: Grid, trials: TrialCellsByRowAndColumn, se
         cell.folder_name: one for cell in trial_cells if (one := build_cell_job(grid, cell).reusable_result) is not None
     }
     unfinished = {place for place, cells in trials.items() if any(cell.folder_name not in results for cell in cells)}
-    others = [cell for cell in grid.cells if (cell.row.name, cell.column.name) in unfinished]
+    others = [cell for cell in grid.cells_of_all_seeds if (cell.row.name, cell.column.name) in unfinished]
     return [*trial_cells, *_list_table_cells_ready_to_run(grid, trials, results, selection_metric), *others]
 
 
@@ -221,7 +221,7 @@ def _list_table_cells_ready_to_run(
 ) -> list[Cell]:
     """List the table's training runs, except those of an unfinished hyperparameter search."""
     cells = []
-    for cell in grid.cells:
+    for cell in grid.cells_of_all_seeds:
         own_trials = trials.get((cell.row.name, cell.column.name))
         if own_trials is None:
             cells.append(cell)
@@ -293,7 +293,7 @@ def _print_training_estimate(
     sizes = ((grid.rows, "objective"), (grid.columns, "setting"), (grid.seeds, "seed"))
     product = " x ".join(pluralize(len(values), name) for values, name in sizes)
     search = f", and {num_trials} trials of the search" if grid.compare_options.tune else ""
-    message = f"{product}: {len(grid.cells)} training runs{search}; {num_missing} not done yet"
+    message = f"{product}: {len(grid.cells_of_all_seeds)} training runs{search}; {num_missing} not done yet"
     console.print(message, highlight=False, soft_wrap=True)
     if seconds_per_training is not None:
         rounds = num_missing / min(grid.compare_options.processes, num_missing)
@@ -366,7 +366,7 @@ def _build_comparison(
     if refused and len(refused) == len(every_result):
         raise UsageError(f"no training run could start: {refused[0]}", kind="all_refused")
     results = {**results, **_build_results_where_all_trials_failed(grid, trials, trial_results)}
-    missing = len(grid.cells) - len(results)
+    missing = len(grid.cells_of_all_seeds) - len(results)
     return Comparison(
         title=grid.title,
         folder=grid.output_folder,
@@ -415,7 +415,7 @@ def _build_results_where_all_trials_failed(
 ) -> JobAndResultByRowColumnSeed:
     """Build a failed result for each training run whose hyperparameter trials all failed."""
     failed_cells: dict[tuple[str, str, int], tuple[CellJob, JobResult]] = {}
-    for cell in grid.cells:
+    for cell in grid.cells_of_all_seeds:
         own_trials = trials.get((cell.row.name, cell.column.name), [])
         reasons = [results.get(trial.folder_name, {}).get("failed") for trial in own_trials]
         if own_trials and all(reasons):
@@ -432,7 +432,7 @@ def _reference_metrics_by_name_and_column(
     References are evaluated with the first seed only.
     """
     values: dict[str, dict[str, dict[str, float]]] = {}
-    for row, differing in grid.encoder_changes_by_reference_row.items():
+    for row, differing in grid.encoder_options_unlike_baseline_by_first_row.items():
         suffix = "".join(f", {key} {value}" for key, value in differing.items())
         for key, name in BASELINE_TITLES.items():
             if key == "raw" and not {"given_views", "image_size"} & differing.keys() and differing:
@@ -486,7 +486,7 @@ def _compose_notes(grid: Grid, results: JobAndResultByRowColumnSeed, missing: in
         notes.append(f"Only one seed for {join_names(single)}: the interval covers other test items, not other seeds.")
     if missing:
         notes.append(
-            f"{missing} of {len(grid.cells)} training runs are missing or run in another process. "
+            f"{missing} of {len(grid.cells_of_all_seeds)} training runs are missing or run in another process. "
             "The same command resumes."
         )
         if grid.compare_options.budget is not None and not has_started:

@@ -147,7 +147,7 @@ class Grid:
         return Cell(row, column, {**options, "seed": seed}, trial_number)
 
     @property
-    def cells(self) -> list[Cell]:
+    def cells_of_all_seeds(self) -> list[Cell]:
         """All training runs of the comparison, ordered by seed, without hyperparameter trials.
 
         The first cells are thus a complete table with fewer seeds.
@@ -156,7 +156,7 @@ class Grid:
         return [self.build_cell(row, column, seed) for seed, column, row in places]
 
     @cached_property
-    def encoder_changes_by_reference_row(self) -> dict[str, dict[str, Any]]:
+    def encoder_options_unlike_baseline_by_first_row(self) -> dict[str, dict[str, Any]]:
         """Encoder options that differ from the baseline's, for one row per encoder.
 
         The untrained encoder and the raw inputs are evaluated too for these reference rows: the baseline, and the first

@@ -122,7 +122,7 @@ def build_cell_job(grid: Grid, cell: Cell) -> CellJob:
         to_config_value(cell.options),
         grid.machine_options,
         tuple(grid.compare_options.metrics),
-        evaluates_references=is_first and cell.row.name in grid.encoder_changes_by_reference_row,
+        evaluates_references=is_first and cell.row.name in grid.encoder_options_unlike_baseline_by_first_row,
     )
 
 
@@ -243,7 +243,7 @@ def run_jobs_yielding_results(
 def _run_parallel_unless_in_use(
     jobs: Sequence[CellJob], processes: int, budget: TimeBudget
 ) -> Iterator[tuple[CellJob, JobResult | None]]:
-    """Run jobs in worker processes, and yield each with its result."""
+    """Run jobs in worker processes, and yield each result, None if in use elsewhere."""
     context = get_context("spawn")
     counter = context.Value("i", 0)
     threads = max(1, torch.get_num_threads() // processes)

@@ -16,7 +16,7 @@ from contraport.data.arrays import from_arrays
 from contraport.data.coupling_datasets import from_coupling
 from contraport.data.data_loader import BatchOffset, BatchOrder, build_loader, local_batch_offset
 from contraport.data.dataset import Batch, Dataset
-from contraport.data.sources import from_stream, from_torch, load, load_without_random_split
+from contraport.data.sources import from_stream, from_torch, load, load_split_or_all_items
 from contraport.data.views import Views
 from contraport.data.views.custom_transforms import BatchTransform
 from contraport.options import keep_deprecated_module_names
@@ -34,7 +34,7 @@ __all__ = [
     "from_stream",
     "from_torch",
     "load",
-    "load_without_random_split",
+    "load_split_or_all_items",
     "local_batch_offset",
 ]
 
@@ -46,6 +46,7 @@ __getattr__ = keep_deprecated_module_names(
     local_share="local_batch_offset",
     own_share="local_batch_offset",
     OnBatches="BatchTransform",
-    load_undivided="load_without_random_split",
-    load_unsplit="load_without_random_split",
+    load_undivided="load_split_or_all_items",
+    load_unsplit="load_split_or_all_items",
+    load_without_random_split="load_split_or_all_items",
 )

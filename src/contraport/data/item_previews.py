@@ -18,11 +18,11 @@ MAX_SHOWN_FEATURES, MAX_SHOWN_STEPS, MAX_SHOWN_CHANNELS = 96, 160, 6
 """Most values of a vector, most steps and channels of a series; more values or steps are averaged over neighbors."""
 
 
-def make_item_previews_per_view(dataset: Dataset, positions: Tensor, max_side: int) -> list[np.ndarray]:
+def make_item_previews_per_view(dataset: Dataset, positions: Tensor, max_image_side: int) -> list[np.ndarray]:
     """Return previews of the items at some positions, one array per view.
 
-    Images are uint8 ``(m, C, H, W)``, at most `max_side` pixels wide and high; texts are strings ``(m,)``; vectors
-    ``(m, n)`` and series ``(m, C, T)`` are int8 from -100 to 100, which is three standard deviations of the data.
+    Images are uint8 ``(m, C, H, W)``, at most `max_image_side` pixels wide and high; texts are strings ``(m,)``;
+    vectors ``(m, n)`` and series ``(m, C, T)`` are int8 from -100 to 100, which is three standard deviations.
     """
     previews: list[np.ndarray] = []
     for view, (items, shape) in enumerate(zip(dataset.store.fetch_views(positions), dataset.shapes, strict=True)):
@@ -31,7 +31,7 @@ def make_item_previews_per_view(dataset: Dataset, positions: Tensor, max_side: i
             shown = [text[:MAX_TEXT_CHARACTERS] + (" …" if len(text) > MAX_TEXT_CHARACTERS else "") for text in texts]
             previews.append(np.array(shown, np.str_))
         elif len(shape) == 3:
-            previews.append(shrink_to_uint8_images(items, max_side))
+            previews.append(shrink_to_uint8_images(items, max_image_side))
         elif len(shape) == 2:
             previews.append(_standardize_series_to_int8(items, dataset, view, MAX_SHOWN_STEPS)[:, :MAX_SHOWN_CHANNELS])
         else:
@@ -39,8 +39,8 @@ def make_item_previews_per_view(dataset: Dataset, positions: Tensor, max_side: i
     return previews
 
 
-def shrink_to_uint8_images(images: Tensor, max_side: int) -> NDArray[np.uint8]:
-    """Return images as uint8, at most `max_side` pixels wide and high.
+def shrink_to_uint8_images(images: Tensor, max_image_side: int) -> NDArray[np.uint8]:
+    """Return images as uint8, at most `max_image_side` pixels wide and high.
 
     Images are ``(m, C, H, W)``. Floats outside [0, 1] are scaled by the range of each channel over these images.
 
@@ -53,7 +53,7 @@ def shrink_to_uint8_images(images: Tensor, max_side: int) -> NDArray[np.uint8]:
             images = (images - low) / torch.where(high > low, high - low, 1.0)
         images = (images * 255).round().byte()
     height, width = images.shape[2:]
-    scale = max_side / max(height, width)
+    scale = max_image_side / max(height, width)
     if scale >= 1:
         return images.numpy()
     size = (max(1, round(height * scale)), max(1, round(width * scale)))

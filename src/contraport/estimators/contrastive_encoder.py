@@ -28,7 +28,7 @@ from contraport.catalog import apply_recipe
 from contraport.catalog.objectives import info_nce
 from contraport.data import Batch, BatchOrder, Dataset, build_loader, from_arrays
 from contraport.data.arrays import as_array, as_weight_per_item, check_equal_shapes
-from contraport.embedding import LoaderConfig, extract_features, fixed_seed, inference_mode
+from contraport.embedding import LoaderConfig, extract_item_features, fixed_seed, inference_mode
 from contraport.encoders import FeatureExtractor, Model
 from contraport.errors import UsageError, check, rename_argument, suggest_keywords
 from contraport.options import warn_renamed
@@ -86,7 +86,7 @@ class _AllOrSelectedViewsTransformer(TransformerMixin, BaseEstimator):
         dataset = encoder._build_dataset(X, reset=False, views=self.views)
         model = encoder._model if self.views is None else FeatureExtractor(encoder._model, self.views)
         with fixed_seed(0, loader_config.device):  # loaders draw from the global generator
-            return extract_features(model, dataset, encoder.training_module_.views, loader_config).numpy()
+            return extract_item_features(model, dataset, encoder.training_module_.views, loader_config).numpy()
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[np.object_]:
         """Return the name of each feature that `transform` computes."""

@@ -16,7 +16,7 @@ from contraport.data import Dataset
 from contraport.data.arrays import as_array
 from contraport.data.coupling_datasets import EntityPairStore
 from contraport.data.formats.coupling_folder import looks_like_coupling_folder
-from contraport.data.sources.load import load_without_random_split
+from contraport.data.sources.load import load_split_or_all_items
 from contraport.embedding import LoaderConfig, extract_raw_input_features
 from contraport.errors import (
     UsageError,
@@ -140,7 +140,7 @@ def _load_coupling_and_features(options: InverseOTOptions) -> tuple[np.ndarray, 
         message = f"coupling: must be a folder with the tables rows, columns and pairs, got {str(source)!r}."
         check(looks_like_coupling_folder(str(source)), message, "no_coupling")
         with rename_argument("coupling", "data"):
-            dataset = load_without_random_split(source)
+            dataset = load_split_or_all_items(source)
         store = dataset.store
         assert isinstance(store, EntityPairStore)
         assert dataset.entity_ids is not None

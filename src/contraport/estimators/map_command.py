@@ -14,9 +14,9 @@ from torch import Tensor
 from contraport._utils.files import stage_files, write_csv, write_text
 from contraport._utils.progress import ProgressBars
 from contraport.data import Dataset
-from contraport.data.sources.load import load, load_without_random_split
+from contraport.data.sources.load import load, load_split_or_all_items
 from contraport.data.sources.torch_datasets import is_stream
-from contraport.embedding import LoaderConfig, check_finite_features, extract_features, extract_raw_input_features
+from contraport.embedding import LoaderConfig, check_finite_features, extract_item_features, extract_raw_input_features
 from contraport.encoders import resolve_view_index
 from contraport.errors import UsageError, check, check_new_or_empty_folder, rename_argument, translate_write_errors
 from contraport.estimators.command_options import MAP_COMMAND_SPEC, MapOptions
@@ -129,7 +129,7 @@ def _load_features_and_dataset(options: MapOptions, loader_config: LoaderConfig)
     features = _as_features_or_none(source)
     if features is None:  # data, whose features are the raw inputs, such as pixels
         split = options.split
-        dataset = load_without_random_split(source) if split is None else load(source, split)
+        dataset = load_split_or_all_items(source) if split is None else load(source, split)
         if options.view is not None:
             view = resolve_view_index("view", options.view, dataset.view_names, dataset.shapes)
             dataset = dataset.select_views([view])
@@ -166,7 +166,7 @@ def _embed_run_features_and_dataset(
     if options.view is not None:
         dataset = dataset.select_views([resolve_dataset_view_index(dataset, whole, options.view)]).drop_duplicates()
     dataset = dataset.subset(_choose_item_indices(len(dataset), options))
-    features = extract_features(model, dataset, build_unaugmented_views(settings, dataset), loader_config)
+    features = extract_item_features(model, dataset, build_unaugmented_views(settings, dataset), loader_config)
     return _build_features(dataset, features, str(run.path)), dataset
 
 

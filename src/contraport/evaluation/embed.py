@@ -25,7 +25,7 @@ from contraport._utils.text_bytes import is_text_shape, tensor_to_texts
 from contraport.data import Batch, Dataset
 from contraport.data.sources.torch_datasets import is_stream
 from contraport.data.streams import Stream
-from contraport.embedding import LoaderConfig, check_views_fit_model, extract_features, iter_embedded_batches
+from contraport.embedding import LoaderConfig, check_views_fit_model, extract_item_features, iter_embedded_batches
 from contraport.encoders import Model
 from contraport.errors import UsageError, check, check_output_file, rename_argument, translate_write_errors
 from contraport.evaluation.command_options import EMBED_COMMAND_SPEC, EmbedOptions
@@ -130,7 +130,7 @@ def encode_items(
     message += f"one for item {gap}{file}. Leave out what cannot be read."
     check(len(dataset) == len(columns[0]), message, "unreadable")
     loader_config = LoaderConfig(batch_size, resolve_device(device), num_workers, ProgressBars(shown=progress))
-    features = extract_features(model, dataset, views, loader_config)
+    features = extract_item_features(model, dataset, views, loader_config)
     return (torch.nn.functional.normalize(features) if normalize else features).numpy()
 
 

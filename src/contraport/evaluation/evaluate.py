@@ -339,7 +339,7 @@ def _check_zero_shot_classes(context: EvalContext, classes: Sequence[str], run: 
 
 
 def _value_and_interval_by_direction(results: ResultByMetric) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the retrieval metrics from each view to another, with confidence intervals."""
+    """Return retrieval metrics from each view to each other view, with confidence intervals."""
     parts = {
         (part, key): part_result
         for key, result in results.items()

@@ -29,9 +29,6 @@ log = logging.getLogger("contraport.exporting")
 MAX_RELATIVE_DIFFERENCE = 1e-5
 """Maximum difference from the model's features, relative to the largest feature or to 1, whichever is larger."""
 
-_FeatureFunction = Callable[..., Tensor]
-"""Function that maps the views of a batch to features `(b, F)`: an exported model, loaded again."""
-
 
 @EXPORT_COMMAND_SPEC.with_option_parameters
 def export(arguments: dict[str, Any]) -> Path:
@@ -136,7 +133,7 @@ def _draw_random_views(model: Model, num_items: int = 3) -> tuple[Tensor, ...]:
     return tuple(views)
 
 
-def _compute_max_relative_difference(model: Model, exported: _FeatureFunction, num_items: int) -> float:
+def _compute_max_relative_difference(model: Model, exported: Callable[..., Tensor], num_items: int) -> float:
     """Return the largest relative difference between the features of two models.
 
     It is relative to the largest feature or to 1, whichever is larger. It is infinite if a difference is NaN.
@@ -171,7 +168,7 @@ def _write_onnx(model: Model, path: Path) -> None:
         logging.disable(disabled_level)
 
 
-def _load_onnx(path: Path, _: Model) -> _FeatureFunction:
+def _load_onnx(path: Path, _: Model) -> Callable[..., Tensor]:
     """Load an ONNX file as a function from views to features."""
     onnxruntime = import_optional("onnxruntime", "export", "format: onnx")
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -193,10 +190,10 @@ def _write_torch_export(model: Model, path: Path) -> None:
         torch.export.save(program, file)
 
 
-def _load_torch_export(path: Path, _: Model) -> _FeatureFunction:
+def _load_torch_export(path: Path, _: Model) -> Callable[..., Tensor]:
     """Load a program of torch.export as a module."""
     with path.open("rb") as file:
-        loaded: _FeatureFunction = torch.export.load(file).module()
+        loaded: Callable[..., Tensor] = torch.export.load(file).module()
     return loaded
 
 
@@ -207,7 +204,7 @@ def _write_torchscript(model: Model, path: Path) -> None:
         torch.jit.save(traced, file)
 
 
-def _load_safetensors(folder: Path, model: Model) -> _FeatureFunction:
+def _load_safetensors(folder: Path, model: Model) -> Callable[..., Tensor]:
     """Load a model folder as a function from views to features."""
     # Named code was run by this process before, so it is trusted; modules without a name are taken from the model.
     names = model.config["encoder"]
@@ -231,7 +228,7 @@ class _ExportFormat(NamedTuple):
     """
 
     write: Callable[[Model, Path], object]
-    load: Callable[[Path, Model], _FeatureFunction]
+    load: Callable[[Path, Model], Callable[..., Tensor]]
     atomic_writer: Callable[[Path], AbstractContextManager[Path]]
     packages: Sequence[str] = ()
 

@@ -280,7 +280,7 @@ def _find_verdict_without_size_warning(
 
 
 def _build_retrieval_advice_or_empty(metrics: Sequence[Metric], differences: DifferencesByBaseline) -> str:
-    """Build a sentence if retrieval beats all baselines, otherwise an empty string."""
+    """Return advice to use the encoder for retrieval, empty unless it beats all baselines."""
     keys = {key for by_metric in differences.values() for key in by_metric}
     metric = next((one for one in metrics if one.group == "retrieval" and one.key in keys), None)
     if metric is None:

@@ -471,7 +471,7 @@ def nmi_result(context: EvalContext) -> MetricResult:
 def ari_result(context: EvalContext) -> MetricResult:
     """Adjusted Rand index between classes and the same number of k-means clusters."""
     values = clustering.ari_pseudovalues(context.test_labels, context.test_clusters)
-    return intervals.MetricResult(values, intervals.bootstrap_means_limited_to_1)
+    return intervals.MetricResult(values, intervals.bootstrap_means_transformed_below_1)
 
 
 def _register_accuracy_under_corruption(kind: str, title: str, images_phrase: str, *requirements: Requirement) -> None:

@@ -16,7 +16,7 @@ from contraport._utils.text_bytes import is_text_shape
 from contraport.data import Dataset, Views, from_arrays
 from contraport.data.duplicate_groups import first_indices
 from contraport.data.perturbations import corrupt_images
-from contraport.embedding import LoaderConfig, RawInputEncoder, embed_views, extract_features, fixed_seed
+from contraport.embedding import LoaderConfig, RawInputEncoder, embed_views, extract_item_features, fixed_seed
 from contraport.encoders import Model
 from contraport.metrics.clustering import assign_kmeans_clusters
 from contraport.metrics.link_prediction import ColumnRanking, rank_columns
@@ -101,7 +101,7 @@ class EvalContext:
     def _extract_features(self, dataset: Dataset, untruncated: Tensor | None) -> Tensor:
         """Compute a dataset's features, `(n, F)`, or truncate `untruncated` if given."""
         if untruncated is None:
-            return extract_features(self.encoder, dataset, self.views, self.loader_config, self.name)
+            return extract_item_features(self.encoder, dataset, self.views, self.loader_config, self.name)
         parts = untruncated.split(self.model.untruncated_representation_sizes, dim=1)
         return torch.cat([part[:, : self.model.dims] for part in parts], dim=1)
 
@@ -307,7 +307,7 @@ class EvalContext:
         other_view = is_text.index(False)
         prompts = from_arrays(build_class_prompts(self.class_names, self.templates), name="class names")
         items, texts = (
-            extract_features(
+            extract_item_features(
                 self.model.to_single_view(str(view)), part, Views(part, augment="none"), self.loader_config, self.name
             )
             for view, part in ((other_view, self.test.select_views([other_view])), (is_text.index(True), prompts))
@@ -332,7 +332,7 @@ class EvalContext:
 
         with fixed_seed(0, self.encoder_device):
             name = f"{self.name}: {kind}, severity {severity}"
-            return extract_features(self.encoder, self.test, self.views, self.loader_config, name, prepare=prepare)
+            return extract_item_features(self.encoder, self.test, self.views, self.loader_config, name, prepare=prepare)
 
 
 def _get_required_tensor(values: Tensor | None) -> Tensor:

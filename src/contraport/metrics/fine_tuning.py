@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from contraport.data import Batch, BatchOffset, Dataset, Views, build_loader
-from contraport.embedding import LoaderConfig, extract_features, fixed_seed
+from contraport.embedding import LoaderConfig, extract_item_features, fixed_seed
 from contraport.encoders import Model
 from contraport.training.loop import Callback, Loop
 
@@ -97,5 +97,5 @@ def fine_tuning_correctness(
             device=loader_config.device,
             callbacks=[_EpochProgressBar(loader_config, name, epochs)],
         ).run()
-    logits = extract_features(model, test, views, loader_config, f"{name}, fine-tuned")
+    logits = extract_item_features(model, test, views, loader_config, f"{name}, fine-tuned")
     return (logits.argmax(dim=1) == test.labels).numpy()

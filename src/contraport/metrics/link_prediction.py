@@ -18,7 +18,7 @@ from contraport.metrics.retrieval import (
     unit_vectors,
 )
 
-MAX_RANKED_COLUMNS_PER_ROW = 100
+MAX_NEAREST_COLUMNS_KEPT_PER_ROW = 100
 """Maximum number of nearest columns that a `ColumnRanking` holds for each row."""
 
 
@@ -133,7 +133,7 @@ def rank_columns(
     chosen = test_pairs[:, 0].unique()
     place = torch.full((len(rows),), -1)
     place[chosen] = torch.arange(len(chosen))
-    length, ranked = min(MAX_RANKED_COLUMNS_PER_ROW, len(columns)), []
+    length, ranked = min(MAX_NEAREST_COLUMNS_KEPT_PER_ROW, len(columns)), []
     for start, part in enumerate(chosen.split(step := max(1, MAX_COSINES_IN_MEMORY // len(columns)))):
         scores, own = rows[part] @ columns.T, place[train_pairs[:, 0]] - start * step
         inside = (own >= 0) & (own < len(part))

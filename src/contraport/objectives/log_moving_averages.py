@@ -45,7 +45,7 @@ class ItemLogAverages(nn.Module):
         return ids
 
     def update_log_averages(self, indices: Tensor, log_values: Tensor) -> Tensor:
-        """Return the items' log averages, updated first in training mode.
+        """Update the items' log averages in training mode only, and return them.
 
         The mean of the values at an index updates its average. The value is the average; the gradient is that of the
         mean divided by the average. Indices without a finite value give 0.

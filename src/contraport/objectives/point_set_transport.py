@@ -197,7 +197,8 @@ def transport(
     with autocast_disabled(x), use_local_batch():
         geometry = Geometry(kernel(x, y), has_no_empty_row_or_column=True)
         like = geometry.log_kernel.inputs[0]
-        log_a, log_b = _log_masses_or_uniform("a", a, len(x), like), _log_masses_or_uniform("b", b, len(y), like)
+        log_a = _log_checked_masses_or_uniform("a", a, len(x), like)
+        log_b = _log_checked_masses_or_uniform("b", b, len(y), like)
         if constraint.fixes_both_marginals:
             totals = log_a.exp().sum().item(), log_b.exp().sum().item()
             close = abs(totals[0] - totals[1]) <= 1e-4 * totals[0]
@@ -241,7 +242,7 @@ def sinkhorn_divergence(
     return across.value - (within[0].value + within[1].value) / 2 + across._temperature / 2 * difference
 
 
-def _log_masses_or_uniform(argument: str, masses: Tensor | None, num_points: int, like: Tensor) -> Tensor:
+def _log_checked_masses_or_uniform(argument: str, masses: Tensor | None, num_points: int, like: Tensor) -> Tensor:
     """Return the log masses of points, (num_points,), uniform by default."""
     if masses is None:
         masses = like.new_full((num_points,), 1 / num_points)

@@ -15,7 +15,7 @@ from torch import Tensor
 from contraport._utils.files import atomic_write
 from contraport._utils.progress import ProgressBars
 from contraport._utils.text_bytes import is_text_shape, tensor_to_texts
-from contraport.data import Dataset, from_arrays, load, load_without_random_split
+from contraport.data import Dataset, from_arrays, load, load_split_or_all_items
 from contraport.data.formats.tables import write_table
 from contraport.data.streams import check_no_stream
 from contraport.embedding import LoaderConfig
@@ -98,9 +98,7 @@ def _load_dataset(options: MiningOptions, *, as_one_split: bool) -> Dataset:
     elif isinstance(data, tuple | dict | np.ndarray | Tensor):
         dataset = from_arrays(data, argument="data")
     else:
-        dataset = (load_without_random_split if as_one_split else load)(
-            data, root=options.root, columns=options.columns
-        )
+        dataset = (load_split_or_all_items if as_one_split else load)(data, root=options.root, columns=options.columns)
     check_no_stream(dataset)
     lacking = 0 if dataset.present is None else int((~dataset.present.all(1)).sum())
     check(lacking == 0, f"data: {lacking} items of {dataset.name!r} lack a view; leave them out.", "missing_views")

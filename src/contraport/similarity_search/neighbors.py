@@ -20,7 +20,7 @@ from contraport._utils.text_bytes import is_text_shape
 from contraport.data import Dataset, from_arrays
 from contraport.data.image_decoding import IMAGE_SUFFIXES, ImageFiles, decode_images, find_decoding_error_message
 from contraport.data.stores import DecodingStore
-from contraport.embedding import LoaderConfig, check_views_fit_model, embed_dataset, extract_features
+from contraport.embedding import LoaderConfig, check_views_fit_model, embed_dataset, extract_item_features
 from contraport.encoders import Model, kind_from_shape
 from contraport.engine import LateInteraction
 from contraport.errors import UsageError, check, check_regular_file, rename_argument, translate_read_errors
@@ -232,7 +232,7 @@ def _nearest_items_by_sets(
         views, loader_config = build_unaugmented_views(run.settings(), item), LoaderConfig(device=device, num_workers=0)
         check_views_fit_model(encoder, item, views)
     encode_query = partial(_project_vector_sets, encoder)
-    query = extract_features(encoder, item, views, loader_config, "query", function=encode_query).to(device)
+    query = extract_item_features(encoder, item, views, loader_config, "query", function=encode_query).to(device)
     is_query_first = model.view_index(query_view) <= model.view_index(view)
 
     def compare(encoder: Model, inputs: Tensor) -> Tensor:

@@ -24,10 +24,10 @@ from contraport.theory.entropic_transport_examples import (
 )
 from contraport.theory.mixture_and_lbfgs import MixtureSample, sample_gaussians_on_circle
 from contraport.theory.representation_geometry import (
-    ClassCosines,
     CollapseComparison,
+    ItemCosinesByClass,
     compare_collapse,
-    compute_class_cosines,
+    compute_item_cosines_by_class,
 )
 from contraport.theory.uniformity import (
     FiveGaussiansResult,
@@ -40,13 +40,13 @@ from contraport.theory.uniformity import (
 )
 
 __all__ = [
-    "AugmentationTargets", "ClassCosines", "CollapseComparison", "ConstraintComparison", "ContrastiveCovariance",
-    "Coupling", "Couplings1D", "DeepLinearResult", "EntropicPath", "FiveGaussiansResult", "LinearEncoderResult",
-    "MixtureSample", "PenaltyResult", "PenaltySweep", "PlanWithStatistics", "UniformPoints", "compare_collapse",
-    "compare_constraints", "compute_augmentation_targets", "compute_class_cosines", "compute_couplings_1d",
-    "contrastive_covariance", "energy", "minimize_uniformity_loss", "pair_weights", "sample_gaussians_on_circle",
-    "solve_entropic_program", "sweep_uniformity_penalty", "train_deep_linear_encoder", "train_linear_encoder",
-    "train_on_five_gaussians",
+    "AugmentationTargets", "CollapseComparison", "ConstraintComparison", "ContrastiveCovariance", "Coupling",
+    "Couplings1D", "DeepLinearResult", "EntropicPath", "FiveGaussiansResult", "ItemCosinesByClass",
+    "LinearEncoderResult", "MixtureSample", "PenaltyResult", "PenaltySweep", "PlanWithStatistics", "UniformPoints",
+    "compare_collapse", "compare_constraints", "compute_augmentation_targets", "compute_couplings_1d",
+    "compute_item_cosines_by_class", "contrastive_covariance", "energy", "minimize_uniformity_loss", "pair_weights",
+    "sample_gaussians_on_circle", "solve_entropic_program", "sweep_uniformity_penalty", "train_deep_linear_encoder",
+    "train_linear_encoder", "train_on_five_gaussians",
 ]  # fmt: skip
 
 __getattr__ = keep_deprecated_module_names(
@@ -59,8 +59,9 @@ __getattr__ = keep_deprecated_module_names(
     LinearEncoder="LinearEncoderResult", LinearEncoderTraining="LinearEncoderResult", MatchedPlan="PlanWithStatistics",
     Matching="ConstraintComparison", matching="compare_constraints", Mixture="MixtureSample",
     noise_and_mixup="compute_augmentation_targets", NoiseAndMixup="AugmentationTargets",
-    perfect_uniformity="minimize_uniformity_loss", PerfectUniformity="UniformPoints", Similarity="ClassCosines",
-    similarity="compute_class_cosines", simplex_path="solve_entropic_program", SimplexPath="EntropicPath",
+    perfect_uniformity="minimize_uniformity_loss", PerfectUniformity="UniformPoints", Similarity="ItemCosinesByClass",
+    similarity="compute_item_cosines_by_class", simplex_path="solve_entropic_program", SimplexPath="EntropicPath",
     sample_gaussian_mixture="sample_gaussians_on_circle", uniformity_penalty="sweep_uniformity_penalty",
-    UniformityPenalty="PenaltySweep",
+    UniformityPenalty="PenaltySweep", ClassCosines="ItemCosinesByClass",
+    compute_class_cosines="compute_item_cosines_by_class",
 )  # fmt: skip

@@ -136,7 +136,7 @@ def _train_and_encode(x: Tensor, objective: Loss, features: int, masked: float, 
 
 @keep_deprecated_attributes(names="class_names", means="class_mean_cosines")
 @dataclass(frozen=True, eq=False)
-class ClassCosines:
+class ItemCosinesByClass:
     """Cosines of all pairs of items, with the mean for each pair of classes.
 
     Attributes:
@@ -181,7 +181,9 @@ class ClassCosines:
         return figure
 
 
-def compute_class_cosines(features: Tensor, labels: Tensor, names: Sequence[str] | None = None) -> ClassCosines:
+def compute_item_cosines_by_class(
+    features: Tensor, labels: Tensor, names: Sequence[str] | None = None
+) -> ItemCosinesByClass:
     """Compute cosines of all item pairs, with the mean for each pair of classes.
 
     Args:
@@ -197,7 +199,7 @@ def compute_class_cosines(features: Tensor, labels: Tensor, names: Sequence[str]
     heatmap of features learned by SimCLR.
 
     >>> features = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.2], [0.2, 1.0]])
-    >>> result = compute_class_cosines(features, torch.tensor([0, 1, 0, 1]))
+    >>> result = compute_item_cosines_by_class(features, torch.tensor([0, 1, 0, 1]))
     >>> round(result.within, 3), round(result.between, 3), result.labels.tolist()
     (0.981, 0.194, [0, 0, 1, 1])
     """
@@ -223,4 +225,4 @@ def compute_class_cosines(features: Tensor, labels: Tensor, names: Sequence[str]
     means = (member.T @ cosines @ member - own) / pairs
     distinct = same & ~torch.eye(n, dtype=torch.bool)
     within, between = float(cosines[distinct].mean()), float(cosines[~same].mean())
-    return ClassCosines(cosines, labels, class_names, means, within, between)
+    return ItemCosinesByClass(cosines, labels, class_names, means, within, between)

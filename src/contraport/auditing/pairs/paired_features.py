@@ -27,7 +27,7 @@ from contraport._utils.vector_search import (
 from contraport.auditing.pairs.canonical_maps import CanonicalMaps, cross_fit_canonical_maps
 from contraport.data import Dataset, Views
 from contraport.data.stores import Store
-from contraport.embedding import LoaderConfig, extract_features
+from contraport.embedding import LoaderConfig, extract_item_features
 from contraport.encoders import Model
 from contraport.engine import normalize, normalized_rows_and_divisors
 from contraport.errors import check
@@ -187,7 +187,7 @@ class PairedFeatures:
 
     @cached_property
     def pool_neighbors_with_self_by_view(self) -> tuple[Tensor, Tensor]:
-        """Nearest neighbors of each item in each view, ``(n, num_neighbors + 2)`` each."""
+        """Indices of each item's nearest items in the pool, ``(n, k)`` per view."""
         # Two more than needed: `neighbors_by_view_excluding_members` removes the two members of a pair.
         count = self.num_neighbors + 2
         if self.neighbor_pool is None:
@@ -418,7 +418,7 @@ def encode_and_project_views(
         features = model.encode(inputs)
         return torch.cat([*features, *model.project(features)], dim=1)
 
-    values = extract_features(model, dataset, views, loader_config, "pairs", function=features_and_projections)
+    values = extract_item_features(model, dataset, views, loader_config, "pairs", function=features_and_projections)
     places, sizes = range(len(dataset.shapes)), ("num_features", "projection_width")
     widths = [getattr(model.tower(view), size) for size in sizes for view in places]
     encoded: tuple[Tensor, ...] = values.split(widths, dim=1)

@@ -120,12 +120,12 @@ def _resize_images(views: tuple[Tensor, ...], _positions: Tensor, *, size: int) 
     return tuple(resize_if_images(view, size) for view in views)
 
 
-def load_without_random_split(data: Any, split: str = "train", **options: Any) -> Dataset:
+def load_split_or_all_items(data: Any, split: str = "train", **options: Any) -> Dataset:
     """Load a dataset split, or all items if the source defines none.
 
     A dataset is a single split and is returned unchanged. The arguments are those of `load`, except `test_fraction`.
 
-    >>> len(load([f"text {i}" for i in range(10)])), len(load_without_random_split([f"text {i}" for i in range(10)]))
+    >>> len(load([f"text {i}" for i in range(10)])), len(load_split_or_all_items([f"text {i}" for i in range(10)]))
     (8, 10)
     """
     if isinstance(data, list) and split == "train":  # the source defines no splits

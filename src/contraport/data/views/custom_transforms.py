@@ -51,7 +51,7 @@ class CustomTransform:
         """Name of the class or function."""
         return getattr(self.function, "__name__", type(self.function).__name__)
 
-    def draw_views(self, items: Tensor, num_views: int, seeds: Sequence[Sequence[int]]) -> Tensor:
+    def draw_views_per_item(self, items: Tensor, num_views: int, seeds: Sequence[Sequence[int]]) -> Tensor:
         """Return random views of each item, seeded by item, ``(b, num_views, ...)``.
 
         Raises:
@@ -117,7 +117,7 @@ def wrap_transform_if_callable(augment: Any) -> CustomTransform | None:
     return CustomTransform(augment, type(augment).__module__.partition(".")[0] == "kornia")
 
 
-class TransformedDataset(Dataset):
+class DrawOnLoadDataset(Dataset):
     """Dataset that draws several random views of an item whenever it is loaded.
 
     A batch has one tensor ``(b, num_views, *shape)`` per stored view.
@@ -143,7 +143,7 @@ class TransformedDataset(Dataset):
         batch = self._dataset.__getitems__(list(positions))
         epoch = getattr(positions, "epoch", 0)
         seeds = [[self._seed, epoch, position] for position in positions]
-        views = tuple(self._transform.draw_views(view, self._num_views, seeds) for view in batch.views)
+        views = tuple(self._transform.draw_views_per_item(view, self._num_views, seeds) for view in batch.views)
         return batch._replace(views=views)
 
 

@@ -175,7 +175,7 @@ class Views(nn.Module):
         if views[0].ndim == len(self.unaugmented_shapes[0]) + 1:  # plain items, not yet transformed by a worker
             seeds = [[seed] for seed in torch.randint(2**31, (len(views[0]),)).tolist()]
             number = self.num_views_per_source
-            views = tuple(custom.draw_views(view.cpu(), number, seeds).to(view.device) for view in views)
+            views = tuple(custom.draw_views_per_item(view.cpu(), number, seeds).to(view.device) for view in views)
         return _views_to_floats(tuple(one for view in views for one in view.unbind(1)))
 
     def compute_means_and_stds(self) -> list[tuple[list[float], list[float]]]:

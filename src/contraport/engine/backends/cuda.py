@@ -288,11 +288,11 @@ def _row_log_sums_or_weighted_sums(
     v_j, for exponents A of the rows and B of the columns.
     """
     n, logarithm = len(inputs.x), column_weights is None
-    blocks = _choose_device_launch_config("row_sums_kernel", inputs.x)
+    blocks = _choose_device_launch_config("row_sums_by_column_split_kernel", inputs.x)
     splits = _count_column_splits(inputs, blocks)
     out = column_exponents.new_empty(splits, n)
     tensors = row_exponents, column_exponents, column_weights, out
-    _launch_kernel("row_sums_kernel", splits, inputs, tensors, blocks, LOGARITHM=logarithm)
+    _launch_kernel("row_sums_by_column_split_kernel", splits, inputs, tensors, blocks, LOGARITHM=logarithm)
     if splits == 1 or n == 0:
         return out[0]
     joined = out.new_empty(n)
@@ -430,7 +430,7 @@ class _LaunchConfig(NamedTuple):
 
 
 _CONFIGS_BY_KERNEL_AND_ROW_BYTES: dict[str, dict[int, list[_LaunchConfig]]] = {
-    "row_sums_kernel": {
+    "row_sums_by_column_split_kernel": {
         256: [_LaunchConfig(128, 128, 8, 2)],
         512: [_LaunchConfig(128, 64, 8, 3), _LaunchConfig(128, 64, 8, 2)],
         0: [_LaunchConfig(128, 256, 8, 3), _LaunchConfig(128, 64, 8, 3)],
@@ -458,7 +458,7 @@ def choose_launch_config(
     The precision is ``"ieee"`` where tensor cores cannot be used. A program may use `shared_memory` bytes.
     """
     if precision == "ieee":
-        warps, depth = (4, 16) if kernel == "row_sums_kernel" else (8, 32)
+        warps, depth = (4, 16) if kernel == "row_sums_by_column_split_kernel" else (8, 32)
         return _LaunchConfig(128, 128, warps, 2, depth)
     whole = max(16, 1 << (dimensions - 1).bit_length())  # `tl.dot` takes powers of two from 16 on
     for largest, shapes in _CONFIGS_BY_KERNEL_AND_ROW_BYTES[kernel].items():

@@ -87,10 +87,10 @@ class StreamedPairPasses(PairPasses):
         return self.log_kernel.compute_bound_without_biases() <= self.limit
 
     @cached_property
-    def _ranges_by_label_mask(self) -> dict[LabelExclusion, _TileLabelRanges]:
+    def _min_max_labels_by_mask(self) -> dict[LabelExclusion, _MinMaxLabelsPerTile]:
         """Smallest and largest labels in each tile, for each label mask."""
         masks = self.geometry.masks
-        return {mask: _TileLabelRanges(mask.labels) for mask in masks if isinstance(mask, LabelExclusion)}
+        return {mask: _MinMaxLabelsPerTile(mask.labels) for mask in masks if isinstance(mask, LabelExclusion)}
 
     def row_column_log_sums(self, column_potential: Tensor | None, row_potential: Tensor | None) -> OptionalSums:
         # The kernel's biases join the potentials; the middle of their range is taken out, so that factors lie as close
@@ -188,7 +188,7 @@ class StreamedPairPasses(PairPasses):
                 kernel = kernel.clone()
         for mask in self.geometry.masks:
             # Most masks exclude one pair per row: tiles whose ranges of labels do not overlap are skipped.
-            if not isinstance(mask, LabelExclusion) or self._ranges_by_label_mask[mask].may_overlap(rows, columns):
+            if not isinstance(mask, LabelExclusion) or self._min_max_labels_by_mask[mask].may_overlap(rows, columns):
                 kernel.masked_fill_(mask.tile(rows, columns), 0 if exponential else -torch.inf)
         return Tile(rows, columns, kernel, t, self.is_symmetric and rows != columns)
 
@@ -395,7 +395,7 @@ def _max_stored_entries_per_process(geometry: Geometry, processes: Processes) ->
     return size if geometry.log_kernel.link is None else 2 * size
 
 
-class _TileLabelRanges:
+class _MinMaxLabelsPerTile:
     """Smallest and largest label of each tile's rows and columns."""
 
     def __init__(self, labels: tuple[Tensor, Tensor]) -> None:

@@ -29,7 +29,7 @@ INFINITY = tl.constexpr(float("inf"))
 
 
 @triton.jit
-def row_sums_kernel(
+def row_sums_by_column_split_kernel(
     x, y, row_bias, column_bias, row_labels, column_labels, factor, power, n, m,
     row_exponents, column_exponents, weight, out,
     D: tl.constexpr, LINK: tl.constexpr, MASKS: tl.constexpr, EXCEPTIONS: tl.constexpr, PRECISION: tl.constexpr,

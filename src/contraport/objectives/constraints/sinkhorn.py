@@ -244,7 +244,7 @@ def _build_plan(
 def _list_half_step_specs(
     half_step_axes: tuple[Axis, ...], num_directions: int, has_initial_potentials: bool
 ) -> tuple[HalfStepSpec, ...]:
-    """List the half-steps in order, each also transposed if `num_directions` is 2.
+    """List the half-steps in order, each repeated on the other axis for two directions.
 
     A half-step reads the potential of the one before in its direction; the first reads the initial potential, or zero.
     """

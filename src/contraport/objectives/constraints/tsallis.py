@@ -62,7 +62,7 @@ class TsallisPlan(Plan):
         It is a scalar if all rows share one potential. The potential is not detached: its first derivative is 0, but
         its second is not.
         """
-        row_values = self.problem.log_row_power_sums(self.potential, 2).exp() / 2
+        row_values = self.problem.log_row_excess_power_sums(self.potential, 2).exp() / 2
         threshold = self.potential - self.problem.potential_minus_threshold
         return row_values + threshold if self.has_separate_row_potentials else row_values.sum() + threshold[0]
 
@@ -119,7 +119,7 @@ class TsallisProblem(HostLoop):
         scale = 1 / abs(self.potential_minus_threshold)
         return self.logit_geometry.with_link(link, factor=scale, row_shift=-potential * scale)
 
-    def log_row_power_sums(self, potential: Tensor, exponent: float) -> Tensor:
+    def log_row_excess_power_sums(self, potential: Tensor, exponent: float) -> Tensor:
         """Return log row sums of [(order - 1) (logit - threshold)]_+^exponent, (N,)."""
         log_factor = exponent * math.log(self.factored_out_base)
         return row_log_sums(self.build_geometry(potential, exponent)) + log_factor
@@ -132,9 +132,9 @@ class TsallisProblem(HostLoop):
         bound neither overshoots.
         """
         slope = self.order - 1
-        log_total = self._sum_rows_sharing_potential(self.log_row_power_sums(potential, self.exponent))
+        log_total = self._sum_rows_sharing_potential(self.log_row_excess_power_sums(potential, self.exponent))
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.order != 2):
-            log_slopes = self._sum_rows_sharing_potential(self.log_row_power_sums(potential, self.exponent - 1))
+            log_slopes = self._sum_rows_sharing_potential(self.log_row_excess_power_sums(potential, self.exponent - 1))
         empty = log_slopes == -torch.inf
         log_total = log_total.masked_fill(empty, 0)
         step = -torch.expm1(-slope * log_total) / slope * torch.exp(log_total - log_slopes.masked_fill(empty, 0))

@@ -12,14 +12,14 @@ from contraport.objectives.divergences.attraction_repulsion import (
     TargetCost,
     VarianceHinge,
 )
-from contraport.objectives.divergences.divergence import Divergence
-from contraport.objectives.divergences.pairwise_divergences import (
+from contraport.objectives.divergences.cost_difference_divergences import (
     PAIRWISE_PRESETS,
     ClosedFormQuadratic,
     DebiasedContrastive,
     Pairwise,
     PairwiseSum,
 )
+from contraport.objectives.divergences.divergence import Divergence
 from contraport.objectives.divergences.plan_divergences import (
     KL,
     FenchelYoung,

@@ -86,8 +86,8 @@ class KernelAttraction(KernelDivergence):
         return -result.target.target_weighted_row_sums(Plan(result.plan.kernel_geometry, None, None), torch.exp)
 
 
-@accept_deprecated_keywords(sigma="weight_temperature")
-@keep_deprecated_attributes(sigma="weight_temperature")
+@accept_deprecated_keywords(sigma="item_weight_temperature", weight_temperature="item_weight_temperature")
+@keep_deprecated_attributes(sigma="item_weight_temperature", weight_temperature="item_weight_temperature")
 @dataclass(frozen=True, repr=False)
 class LogKernelAttraction(KernelDivergence):
     """Attraction by the log of each item's kernel sum over positives (DHEL).
@@ -95,12 +95,12 @@ class LogKernelAttraction(KernelDivergence):
     For two views it is minus the log-kernel of the positive. With more, the most similar pairs of an item attract most.
 
     Args:
-        weight_temperature: weight each of the n items by 2 - n softmax_i(s_i / weight_temperature), detached, s_i the
-            similarity of its views (minus the cost): the least similar pairs count most. None weights all equally.
+        item_weight_temperature: sigma in the weight 2 - n softmax_i(s_i / sigma) of each of the n items, detached, with
+            the similarity s_i of its views (minus the cost): the least similar pairs count most. None: equal weights.
 
     Raises:
-        UsageError: weight_temperature is not positive; in the call, the target plan is not given by its entries, as
-            that of `Pairs`.
+        UsageError: item_weight_temperature is not positive; in the call, the target plan is not given by its entries,
+            as that of `Pairs`.
 
     Source: Koromilas et al. (2025), MV-DHEL; with weights, Yeh et al. (2022), Decoupled contrastive learning, eq. 7.
 
@@ -113,11 +113,11 @@ class LogKernelAttraction(KernelDivergence):
 
     repels: ClassVar[bool] = False
 
-    weight_temperature: float | None = None
+    item_weight_temperature: float | None = None
 
     def __post_init__(self) -> None:
-        if self.weight_temperature is not None:
-            check_positive("weight_temperature", self.weight_temperature)
+        if self.item_weight_temperature is not None:
+            check_positive("item_weight_temperature", self.item_weight_temperature)
 
     def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
         """Return each item's attraction times the target mass of the row, (N,)."""
@@ -133,10 +133,10 @@ class LogKernelAttraction(KernelDivergence):
         # If an item has a row for each view, each of its pairs occurs in both directions.
         rows = torch.zeros_like(pairs).index_add(0, items, pairs.new_ones(len(items)))
         total = total + torch.where(rows > 1, pairs / 2, pairs).clamp_min(1).log()
-        if self.weight_temperature is not None:
+        if self.item_weight_temperature is not None:
             with torch.no_grad():
                 has_pairs = pairs > 0
-                similarity = (total * (log_kernel.cost_unit / self.weight_temperature)).masked_fill(
+                similarity = (total * (log_kernel.cost_unit / self.item_weight_temperature)).masked_fill(
                     ~has_pairs, -torch.inf
                 )
                 weight = torch.where(has_pairs, 2 - has_pairs.sum() * similarity.softmax(0), 0)

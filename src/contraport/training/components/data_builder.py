@@ -31,7 +31,7 @@ from contraport.data.perturbations import (
 from contraport.data.sources.torch_datasets import is_stream
 from contraport.data.splits import draw_stratified_split
 from contraport.data.streams import Stream
-from contraport.data.views.custom_transforms import TransformedDataset, wrap_transform_if_callable
+from contraport.data.views.custom_transforms import DrawOnLoadDataset, wrap_transform_if_callable
 from contraport.data.views.views import COLOR_SPLIT_VIEWS_NAME
 from contraport.encoders.model import resolve_view_index
 from contraport.errors import UsageError, check
@@ -208,7 +208,7 @@ def build_batch_loader(
     """Build the loader of the training batches."""
     if views.is_transform_applied_by_dataset and not isinstance(dataset, Stream):
         assert views.custom is not None
-        dataset = TransformedDataset(dataset, views.custom, num_views=views.num_views_per_source, seed=settings.seed)
+        dataset = DrawOnLoadDataset(dataset, views.custom, num_views=views.num_views_per_source, seed=settings.seed)
     return build_loader(
         dataset,
         settings.batch_size,

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.data import Dataset, Views
-from contraport.embedding import LoaderConfig, check_views_fit_model, extract_features
+from contraport.embedding import LoaderConfig, check_views_fit_model, extract_item_features
 from contraport.encoders import Model, read_initial_weights
 from contraport.encoders.initial_weights import EncoderWeights
 from contraport.errors import check
@@ -114,7 +114,7 @@ def get_teacher_features(
         resize = partial(F.interpolate, size=(size, size), mode="bilinear", antialias=True)
         return tuple(resize(view) if view.ndim == 4 else view for view in standard)
 
-    values = extract_features(model, dataset, plain, loader_config, "teacher", prepare=prepare, function=embed)
+    values = extract_item_features(model, dataset, plain, loader_config, "teacher", prepare=prepare, function=embed)
     message = f"{argument}: {source} must embed all views in one space, got features of sizes {widths}."
     check(values.shape[1] % number == 0 and len(set(widths)) == 1, message, "several_spaces")
     return values if number == 1 else values.unflatten(1, (number, -1))

@@ -89,7 +89,7 @@ def _restored_buffers(network: nn.Module) -> Iterator[None]:
                 setattr(module, name, buffer)
 
 
-def embed_skipping_missing_views(embed: ViewsToEmbeddings, views_and_mask: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def embed_or_zero_and_update_mask(embed: ViewsToEmbeddings, views_and_mask: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Embed the views that items have, and return embeddings and a mask.
 
     Nothing is imputed. The last input is a mask ``(b, views)`` of the views that items have. Outputs are those of
@@ -98,7 +98,7 @@ def embed_skipping_missing_views(embed: ViewsToEmbeddings, views_and_mask: Seque
 
     >>> views = torch.tensor([[1.0], [torch.nan], [3.0]]), torch.ones(3, 1)
     >>> mask = torch.tensor([[True, True], [False, True], [True, True]])
-    >>> twice, _, _ = embed_skipping_missing_views(lambda views: tuple(2 * view for view in views), [*views, mask])
+    >>> twice, _, _ = embed_or_zero_and_update_mask(lambda views: [2 * v for v in views], [*views, mask])
     >>> twice.flatten().tolist()
     [2.0, 0.0, 6.0]
     """

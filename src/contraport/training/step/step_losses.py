@@ -364,7 +364,7 @@ class PrototypeLoss(ObjectiveStepLoss):
 
 
 class QueueDistillationLoss(ObjectiveStepLoss):
-    """Distillation that matches a teacher's similarities to a queue of its recent features.
+    """Distillation of a teacher's similarities between a batch and recent items in a queue.
 
     The features of the batch and of the most recent items before it are pseudo-classes, each with its own feature as
     the weights of the classifier. The target is the softmax of the teacher's similarities to them, the plan that of the

@@ -17,7 +17,7 @@ from contraport.objectives import Loss, WeightsFromPlan
 from contraport.objectives.inputs import ExtraNegatives
 from contraport.objectives.loss_schedules import LossSchedule
 from contraport.seeding import derive_torch_seed, seed_torch_generators
-from contraport.training.step.batch_embedding import ViewsToEmbeddings, embed_in_chunks, embed_skipping_missing_views
+from contraport.training.step.batch_embedding import ViewsToEmbeddings, embed_in_chunks, embed_or_zero_and_update_mask
 from contraport.training.step.momentum_and_predictor import MomentumEncoder, Predictor
 from contraport.training.step.step_losses import EmbeddedBatch, StepLoss
 
@@ -289,7 +289,7 @@ class TrainingModule(nn.Module):
         With `in_chunks` the views are embedded in chunks of at most `cache_chunk` items, if this is set.
         """
         inputs = views if present is None else (*views, present)
-        embed = embed if present is None else partial(embed_skipping_missing_views, embed)
+        embed = embed if present is None else partial(embed_or_zero_and_update_mask, embed)
         if in_chunks and self.cache_chunk is not None:
             outputs = embed_in_chunks(embed, network, inputs, self.cache_chunk, offset)
         else:

@@ -1,8 +1,8 @@
-"""Pairwise losses on squared distances, debiased InfoNCE, and a closed-form quadratic loss.
+"""Divergences on cost differences between each pair and the positive one.
 
-In the pairwise family, mean_i phi(sum_j psi(d_i^2 - d_ij^2)), psi is a link on T_ij = -d_ij^2 / temperature with the
-bias d_i^2 / temperature on its row, so that one log-sum-exp over the negatives serves all of them, with its exact
-gradient. Losses without a temperature have temperature 1.
+They are pairwise losses, debiased InfoNCE and a closed-form quadratic loss. In the first, mean_i phi(sum_j psi(d_i^2 -
+d_ij^2)), psi is a link on T_ij = -d_ij^2 / temperature with the bias d_i^2 / temperature on its row: one log-sum-exp
+over the negatives serves all of them, with its exact gradient. Without a temperature it is 1.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ class Pairwise(KernelDivergence):
 
 @dataclass(frozen=True, repr=False)
 class PairwiseSum(KernelDivergence):
-    """Pairwise loss whose inner sum may have negative summands.
+    """Pairwise loss phi(sum_j psi(d_i^2 - d_ij^2)), where psi may be negative.
 
-    It is phi(sum_j psi(d_i^2 - d_ij^2)), with the distances d of `Pairwise`.
+    The distances d are those of `Pairwise`.
 
     Args:
         phi_of_sum: pointwise function phi of the sum.
