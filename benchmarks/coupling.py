@@ -52,7 +52,7 @@ from benchmarks.engine import machine
 from contraport._utils.text_bytes import texts_to_tensor
 from contraport.data import from_coupling
 from contraport.encoders import Model
-from contraport.metrics.link_prediction import ColumnRanking, rank_columns
+from contraport.metrics.column_ranking import ColumnRanking, rank_columns
 from contraport.seeding import numpy_generator
 
 DIMENSIONS = 128

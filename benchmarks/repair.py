@@ -137,7 +137,7 @@ class TargetRepair(RepairCallback):
             matrices.append(torch.eye(len(self._dataset)))
             matrices[-1][suspects] = 0
             matrices[-1][suspects[:, None], nearest[suspects, :NUM_NEIGHBORS]] = 1
-        self._order.fill_epochs_from(torch.cat([self._positions, suspects]).numpy())
+        self._order.fill_epochs_by_repeating(torch.cat([self._positions, suspects]).numpy())
 
         def target(batch: Batch) -> Target:
             return DirectedTarget(*(SimilarityMatrix(matrix, batch.ids) for matrix in matrices))
@@ -164,7 +164,7 @@ class PartnerRepair(RepairCallback):
         self.loaded.decoy_pairs = PairIndices(*map(torch.cat, zip(decoys, self.proposals, strict=True)))
         self.loaded.replaced_view_indices = torch.ones_like(self.loaded.decoy_pairs.first)
         positions = len(self._dataset) + len(decoys.first) + torch.arange(len(suspects))
-        self._order.fill_epochs_from(torch.cat([self._positions, positions]).numpy())
+        self._order.fill_epochs_by_repeating(torch.cat([self._positions, positions]).numpy())
 
 
 class PlanScores(AuditCallback):
@@ -191,7 +191,7 @@ class PeerAudit(AuditCallback):
     def exchange_selections(self, peer: PeerAudit) -> None:
         self._positions, peer._positions = peer._positions, self._positions
         for audit in (self, peer):
-            audit._order.fill_epochs_from(audit._positions.numpy())
+            audit._order.fill_epochs_by_repeating(audit._positions.numpy())
 
 
 class StopAfterEpoch(Callback):
@@ -268,7 +268,7 @@ class Cell:
         module = build_training_module(settings, dataset, build_objective(settings), steps_per_epoch=steps)
         batches = build_batch_loader(settings, loaded, module.views, num_workers=0)
         order, callbacks, audit = cast(BatchOrder, batches.batch_sampler), list[Callback]([FiniteGuard()]), None
-        order.fill_epochs_from(positions)
+        order.fill_epochs_by_repeating(positions)
         if kind is not None:
             audit = kind(cast(DatasetWithDecoysPastEnd, dataset), module, order, epochs=epochs)
             callbacks += [audit, StopAfterEpoch()] if kind is PeerAudit else [audit]

@@ -144,7 +144,7 @@ def as_features(values: Any) -> Features:
         return values
     if isinstance(values, str | Path):
         return read_features(values)
-    from contraport.data.arrays import as_array  # imported here because it needs torch
+    from contraport.data.array_datasets import as_array  # imported here because it needs torch
 
     array = as_array("features", values)
     good = array.dtype.kind in "fiu" and array.ndim == 2

@@ -28,7 +28,7 @@ from contraport.auditing.pairs import canonical_maps, paired_features
 from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import PairedFeatures, PairIndices, load_vector_pairs
 from contraport.auditing.pairs.synthetic_mismatches import draw_groups_of_exchanging_sets, exchange_partners_across_sets
-from contraport.auditing.result import build_audit_from_arrays
+from contraport.auditing.result import build_online_audit
 from contraport.auditing.rounds_excluding_suspects import score_frozen_rounds
 from contraport.cli.result_printers import print_audit
 from contraport.data import from_arrays, from_stream, load, stores
@@ -355,7 +355,7 @@ def test_deprecated_attributes_still_work_with_a_warning() -> None:
 def test_audit_result_of_a_training_contains_its_arrays(memorization: float, notes: int) -> None:
     arrays = {"scores": np.arange(4.0), "mismatched": np.arange(2.0) - 1, "partners": np.array([1, -1, -1, -1])}
     arrays |= {"partner_scores": np.arange(4.0) + 1, "rate": np.array(0.2), "low": np.array(0.1)}
-    result = build_audit_from_arrays("x", arrays | {"high": np.array(0.3), "remembered": np.array(memorization)})
+    result = build_online_audit("x", arrays | {"high": np.array(0.3), "remembered": np.array(memorization)})
     for name in ("scores", "partners", "partner_scores"):
         assert np.array_equal(getattr(result, name), arrays[name])
     assert np.array_equal(result.known_mismatch_scores, arrays["mismatched"])
@@ -482,7 +482,7 @@ def test_rejects_images_as_frozen_vectors() -> None:
 
 def test_rejects_the_arrays_of_an_unfinished_training() -> None:
     with raises_usage_error("run.invalid"):
-        build_audit_from_arrays("x", {"scores": np.ones(3)})
+        build_online_audit("x", {"scores": np.ones(3)})
 
 
 def test_pairs_keep_their_rows_and_names(

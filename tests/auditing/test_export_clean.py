@@ -17,7 +17,7 @@ import contraport
 from contraport.auditing import Audit
 from contraport.auditing.export_clean import write_clean_data
 from contraport.data import from_coupling, load
-from contraport.data.arrays import from_arrays
+from contraport.data.array_datasets import from_arrays
 
 ITEMS = 60
 WRONG, PARTNERS = [3, 10, 4], [7, -1, 3]

@@ -25,7 +25,7 @@ from contraport.auditing.page import (
 )
 from contraport.auditing.pairs.pair_scoring import STATISTICS
 from contraport.data import Dataset
-from contraport.data.arrays import from_arrays
+from contraport.data.array_datasets import from_arrays
 
 ITEMS = 250
 ATTACK = "<img src=x onerror=\"document.title='owned'\"></script><script>document.title='owned'</script>"

@@ -376,15 +376,19 @@ def test_best_trial_is_selected_once_all_are_done() -> None:
     row, column = grid.rows[1], grid.columns[0]
     trials = build_trial_cells(grid, row, column)
     result = {
-        trial.folder_name: {"values": {"knn": value}} for trial, value in zip(trials, (0.5, 0.9, 0.7, 0.9), strict=True)
+        trial.run_folder_name: {"values": {"knn": value}}
+        for trial, value in zip(trials, (0.5, 0.9, 0.7, 0.9), strict=True)
     }
     knn = measures(["knn"])[0]
     assert find_best_trial_if_all_done(trials, result, knn) is trials[1]
-    assert find_best_trial_if_all_done(trials, {trials[0].folder_name: result[trials[0].folder_name]}, knn) is None
-    result[trials[1].folder_name] = {"failed": "it diverged"}
+    assert (
+        find_best_trial_if_all_done(trials, {trials[0].run_folder_name: result[trials[0].run_folder_name]}, knn) is None
+    )
+    result[trials[1].run_folder_name] = {"failed": "it diverged"}
     assert find_best_trial_if_all_done(trials, result, knn) is trials[3]
     ranks = {
-        trial.folder_name: {"values": {"median_rank": value}} for trial, value in zip(trials, (5, 2, 9, 2), strict=True)
+        trial.run_folder_name: {"values": {"median_rank": value}}
+        for trial, value in zip(trials, (5, 2, 9, 2), strict=True)
     }
     assert find_best_trial_if_all_done(trials, ranks, measures(["median_rank"])[0]) is trials[1], (
         "expected the lowest rank"
@@ -398,7 +402,8 @@ def test_all_seeds_use_the_selected_settings() -> None:
     trials = {(row.name, grid.columns[0].name): build_trial_cells(grid, row, grid.columns[0]) for row in grid.rows}
     first, second = trials.values()
     result = {
-        trial.folder_name: {"values": {"knn": trial is first[1] or trial is second[2]}} for trial in (*first, *second)
+        trial.run_folder_name: {"values": {"knn": trial is first[1] or trial is second[2]}}
+        for trial in (*first, *second)
     }
     cells = _list_table_cells_ready_to_run(grid, trials, result, measures(["knn"])[0])
     assert [(build_entry.row.name, build_entry.seed) for build_entry in cells] == [

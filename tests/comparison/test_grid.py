@@ -31,7 +31,7 @@ def test_every_cell_of_a_suite_has_valid_settings(suite: str, quick: bool) -> No
     grid = build_grid({"suite": suite, "quick": quick})
     for cell in grid.cells_of_all_seeds[: len(grid.rows) * len(grid.columns)]:
         resolve_settings(cell.options)
-    assert len({cell.folder_name for cell in grid.cells_of_all_seeds}) == len(grid.cells_of_all_seeds)
+    assert len({cell.run_folder_name for cell in grid.cells_of_all_seeds}) == len(grid.cells_of_all_seeds)
 
 
 def test_data_options_are_those_of_train() -> None:
@@ -135,11 +135,11 @@ def test_explicit_options_override_the_suite(tmp_path: Path) -> None:
 
 def test_each_combination_of_options_has_its_own_folder() -> None:
     folders = [
-        build_grid({**OPTIONS, **more}).cells_of_all_seeds[0].folder_name
+        build_grid({**OPTIONS, **more}).cells_of_all_seeds[0].run_folder_name
         for more in ({}, {"epochs": 2}, {"settings": ["strong"]})
     ]
     assert len(set(folders)) == 3
-    assert build_grid({**OPTIONS, "seeds": 9}).cells_of_all_seeds[0].folder_name == folders[0]
+    assert build_grid({**OPTIONS, "seeds": 9}).cells_of_all_seeds[0].run_folder_name == folders[0]
 
 
 def test_options_of_fewer_cells_override_others() -> None:
@@ -152,14 +152,14 @@ def test_options_of_fewer_cells_override_others() -> None:
     own = {"q": 0.3, "lam": 0.2}
     cell = grid.build_cell(grid.rows[0], grid.columns[0], 7, trial_number=0, epochs=4, objective_settings=own)
     assert (cell.options["epochs"], cell.options["objective_settings"], cell.seed) == (4, own, 7)
-    assert "--trial-0-" in cell.folder_name
+    assert "--trial-0-" in cell.run_folder_name
     assert grid.output_folder == Path("runs", "compare")
 
 
 def test_folder_names_are_short_and_independent_of_option_order() -> None:
     names = ["/U(a, b): 1/2", "x" * 300]
     folders = [
-        cell.folder_name
+        cell.run_folder_name
         for train in ({"epochs": 2, "lr": 0.1}, {"lr": 0.1, "epochs": 2})
         for cell in build_grid(
             {**OPTIONS, "objectives": [{name: "info-nce"} for name in names], "seeds": 1, "train": train}

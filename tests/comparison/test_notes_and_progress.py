@@ -114,18 +114,18 @@ def test_trial_records(tmp_path: Path) -> None:
     trial_cells = build_trial_cells(grid, row, column)
     trials = {(row.name, column.name): trial_cells}
     results: dict[str, JobResult] = {
-        trial_cells[0].folder_name: {"measures": ["knn"], "values": {"knn": 0.5}},
-        trial_cells[1].folder_name: {"measures": ["knn"], "failed": "the loss is nan"},
-        trial_cells[2].folder_name: {"measures": ["knn"], "values": {"knn": 0.9}},
+        trial_cells[0].run_folder_name: {"measures": ["knn"], "values": {"knn": 0.5}},
+        trial_cells[1].run_folder_name: {"measures": ["knn"], "failed": "the loss is nan"},
+        trial_cells[2].run_folder_name: {"measures": ["knn"], "values": {"knn": 0.9}},
     }
     records = _build_trial_records(grid, trials, results, KNN)
     assert [one["value"] for one in records] == ["50.0%", "the loss is nan", "90.0%", "not done"]
     assert [one["settings"].split(" ")[0] for one in records] == ["default", *["temperature"] * 3]
     assert not any(one["chosen"] for one in records)
-    results[trial_cells[3].folder_name] = {"measures": ["knn"], "values": {"knn": 0.7}}
+    results[trial_cells[3].run_folder_name] = {"measures": ["knn"], "values": {"knn": 0.7}}
     assert [one["chosen"] for one in _build_trial_records(grid, trials, results, KNN)] == [False, False, True, False]
     assert _build_results_where_all_trials_failed(grid, trials, results) == {}
-    description = _describe_first_metric_or_failure(trial_cells[2], results[trial_cells[2].folder_name])
+    description = _describe_first_metric_or_failure(trial_cells[2], results[trial_cells[2].run_folder_name])
     assert description == "info-nce on digits, standard, trial 2: kNN 90.0%"
     two_metrics = {"measures": ["uniformity", "knn"], "values": {"uniformity": -2.0, "knn": 0.9}}
     assert _describe_first_metric_or_failure(grid.cells_of_all_seeds[0], two_metrics).startswith(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from contraport.data.arrays import as_finite_float64
+from contraport.data.array_datasets import as_finite_float64
 
 ROWS = np.arange(12.0).reshape(4, 3)
 

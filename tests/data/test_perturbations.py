@@ -17,7 +17,7 @@ from contraport.catalog.data_option_parsers import (
     MismatchSpec,
     parse_corruptions,
     parse_domain_shift,
-    parse_imbalance_ratio,
+    parse_largest_to_smallest_class_ratio,
     parse_mismatch,
 )
 from contraport.data import Dataset, Views, from_arrays
@@ -265,10 +265,10 @@ def test_data_with_domains_keep_them() -> None:
         (parse_mismatch, 1.5, ("mismatch.invalid", "0.2")),
         (parse_mismatch, "0.2:item", ("mismatch.invalid", "0.2")),
         (parse_mismatch, True, ("mismatch.invalid", "1")),
-        (parse_imbalance_ratio, 0.5, ("imbalance.invalid", "100", "0.5")),
-        (parse_imbalance_ratio, "many", ("imbalance.invalid", "100", "many")),
-        (parse_imbalance_ratio, "inf", ("imbalance.invalid", "inf")),
-        (parse_imbalance_ratio, True, ("imbalance.invalid", "1")),
+        (parse_largest_to_smallest_class_ratio, 0.5, ("imbalance.invalid", "100", "0.5")),
+        (parse_largest_to_smallest_class_ratio, "many", ("imbalance.invalid", "100", "many")),
+        (parse_largest_to_smallest_class_ratio, "inf", ("imbalance.invalid", "inf")),
+        (parse_largest_to_smallest_class_ratio, True, ("imbalance.invalid", "1")),
         (parse_corruptions, "noise:3,noise:2", ("corrupt.duplicate", "noise:3,noise:2")),
         (parse_corruptions, "nois", ("corrupt.unknown", "nois", "noise")),
         (parse_corruptions, "noise:6", ("corrupt.severity", "noise:6")),

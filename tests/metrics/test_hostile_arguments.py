@@ -12,6 +12,7 @@ import torch
 from tests.errors import raises_usage_error
 
 from contraport.metrics.clustering import assign_kmeans_clusters
+from contraport.metrics.column_ranking import rank_columns
 from contraport.metrics.embedding_geometry import (
     alignment,
     effective_rank,
@@ -21,7 +22,6 @@ from contraport.metrics.embedding_geometry import (
     uniformity,
 )
 from contraport.metrics.intervals import MetricResult, bootstrap_interval, percentile_interval
-from contraport.metrics.link_prediction import rank_columns
 from contraport.metrics.probes import knn, linear_probe
 from contraport.metrics.retrieval import nearest_indices, retrieval_ranks, symmetric_log_match_probability
 from contraport.metrics.zero_shot import compute_unit_class_embeddings, zero_shot_correctness

@@ -194,7 +194,7 @@ def test_curves_format_shares_in_percent_and_use_titles():
 
 
 def test_evaluation_samples_hold_spectrum_and_neighbors():
-    from contraport.data.arrays import from_arrays
+    from contraport.data.array_datasets import from_arrays
     from contraport.evaluation.report_arrays import collect_feature_plot_arrays
 
     features = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))

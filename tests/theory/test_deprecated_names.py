@@ -6,7 +6,7 @@ import torch
 from contraport import theory
 
 
-@pytest.mark.parametrize(("old", "new"), [("matching", "compare_constraints"), ("SimplexPath", "EntropicPath")])
+@pytest.mark.parametrize(("old", "new"), [("matching", "compare_constraints"), ("SimplexPath", "SimplexEntropicPath")])
 def test_old_names_of_the_package_warn(old, new):
     with pytest.warns(FutureWarning, match=new):
         assert getattr(theory, old) is getattr(theory, new)

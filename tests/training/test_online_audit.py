@@ -12,7 +12,7 @@ from sklearn.metrics import roc_auc_score
 
 from contraport.auditing.pairs.audit_callback import AuditCallback
 from contraport.auditing.pairs.paired_features import PairedFeatures
-from contraport.auditing.result import build_audit_from_arrays
+from contraport.auditing.result import build_online_audit
 from contraport.data import Dataset, from_arrays, load
 from contraport.reporting.reported_run import load_runs
 from contraport.runs import Run, as_run_folder
@@ -82,7 +82,7 @@ def test_reads_scores_of_earlier_versions_without_rows(audit_options: dict[str, 
     older = {name: values for name, values in run.pair_scores().items() if name not in ("rows", "keys")}
     run_folder = as_run_folder(run)
     run_folder.save_arrays(run_folder.pairs_path, older)
-    assert build_audit_from_arrays("pairs", run.pair_scores()).source_rows is None
+    assert build_online_audit("pairs", run.pair_scores()).source_rows is None
     (reported,) = load_runs([run])
     assert set(reported.online_audit_arrays) == set(older)
 

@@ -100,7 +100,7 @@ class ViewAuditCallbackWithStubScores(ViewAuditCallback):
 
     prepared_scores: ViewPairScores
 
-    def _score_view_pairs(self) -> ViewPairScores:
+    def _score_view_pairs_of_items_and_decoys(self) -> ViewPairScores:
         return self.prepared_scores
 
 

@@ -233,7 +233,7 @@ class CellSearch:
         rows = torch.zeros_like(largest, dtype=torch.int64)
         for part in torch.arange(len(queries), device=queries.device).split(MAX_TILE_PRODUCTS // MAX_CELL_ROWS):
             block = queries[part]
-            is_compared = self._count_rows_nearer_than_cells(block) < min_compared
+            is_compared = self._count_rows_in_nearer_cells(block) < min_compared
             for cell, members in zip(self._cells, is_compared.T, strict=True):
                 compared = part[members]
                 products = block[members] @ self._values.index_select(0, cell).T
@@ -259,9 +259,9 @@ class CellSearch:
             self._sizes
         )
         blocks = zip(*(each.split(MAX_TILE_PRODUCTS // MAX_CELL_ROWS) for each in (queries, rows)), strict=True)
-        return torch.cat([self._count_rows_nearer_than_cells(q).gather(1, cell_of_row[r]) for q, r in blocks])
+        return torch.cat([self._count_rows_in_nearer_cells(q).gather(1, cell_of_row[r]) for q, r in blocks])
 
-    def _count_rows_nearer_than_cells(self, queries: Tensor) -> Tensor:
+    def _count_rows_in_nearer_cells(self, queries: Tensor) -> Tensor:
         """Count, for each query and cell, the rows of all nearer cells."""
         order = (queries @ self._centers.T).argsort(dim=1, descending=True, stable=True)
         before = self._sizes[order].cumsum(dim=1) - self._sizes[order]

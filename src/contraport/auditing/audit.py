@@ -30,7 +30,7 @@ from contraport.auditing.pairs.partner_proposals import (
     second_view_content_ids_if_repeated,
 )
 from contraport.auditing.pairs.synthetic_mismatches import check_auditable_dataset
-from contraport.auditing.result import Audit, build_audit_from_arrays
+from contraport.auditing.result import Audit, build_online_audit
 from contraport.auditing.rounds_excluding_suspects import (
     CrossFitScores,
     RoundResult,
@@ -160,7 +160,7 @@ def _audit_two_views(options: AuditOptions, dataset: Dataset, folder: Path) -> A
         own |= {name: getattr(options, name) for name in ("device", "progress")}
         own["resume"] = options.resume and run.config_path.exists()
         arrays = train_from_options(own, parent_command="audit").pair_scores()
-        return replace(build_audit_from_arrays(dataset.name, arrays), source_rows=source_rows, keys=dataset.keys)
+        return replace(build_online_audit(dataset.name, arrays), source_rows=source_rows, keys=dataset.keys)
     rounds: Iterator[RoundResult]
     statistic = options.statistic or "combined"
     if options.method == "frozen":

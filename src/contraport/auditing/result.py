@@ -31,6 +31,7 @@ from contraport.options import keep_deprecated_attributes
 @keep_deprecated_attributes(
     data="data_name",
     fdr="pair_fdrs",
+    format_worst_rows="format_worst_pairs",
     mismatch_scores="known_mismatch_scores",
     rows="source_rows",
     statistic="statistic_name",
@@ -211,7 +212,7 @@ class Audit:
         """Title of the table of the worst pairs."""
         return f"{self.headline} {'Worst pairs' if len(self.flagged()) else 'Lowest scores'}:"
 
-    def format_worst_rows(self) -> list[dict[str, str]]:
+    def format_worst_pairs(self) -> list[dict[str, str]]:
         """Format the ten pairs with the lowest scores as rows of a table."""
         own_rows = self.source_rows is not None and self.source_rows.tolist() != list(range(len(self.source_rows)))
         rows = []
@@ -231,7 +232,7 @@ class Audit:
 
     def _repr_html_(self) -> str:
         """Return the table of the worst pairs as HTML, for a notebook."""
-        return format_html_rows(self.worst_table_title, self.format_worst_rows(), self.notes)
+        return format_html_rows(self.worst_table_title, self.format_worst_pairs(), self.notes)
 
     def __repr__(self) -> str:
         low, high = self.noise_interval
@@ -241,22 +242,23 @@ class Audit:
         return f"Audit({self.data_name}: {len(self.scores)} pairs, {wrong})"
 
 
-def build_audit_from_arrays(data: str, arrays: Mapping[str, NDArray[Any]]) -> Audit:
+def build_online_audit(data: str, pair_scores: Mapping[str, NDArray[Any]]) -> Audit:
     """Build an online audit's result from the arrays of `Run.pair_scores`."""
-    check("partners" in arrays, f"run: the training has not ended. Continue it with {format_options(resume=True)}.")
-    memorized = float(arrays["remembered"])
+    message = f"run: the training has not ended. Continue it with {format_options(resume=True)}."
+    check("partners" in pair_scores, message)
+    memorized = float(pair_scores["remembered"])
     return Audit(
         data,
         "online",
         "combined",
-        arrays["scores"],
-        arrays["mismatched"],
-        float(arrays["rate"]),
-        (float(arrays["low"]), float(arrays["high"])),
-        arrays["partners"],
-        arrays["partner_scores"],
+        pair_scores["scores"],
+        pair_scores["mismatched"],
+        float(pair_scores["rate"]),
+        (float(pair_scores["low"]), float(pair_scores["high"])),
+        pair_scores["partners"],
+        pair_scores["partner_scores"],
         (format_memorization_warning(memorized),) if memorized > MEMORIZATION_AUC_THRESHOLD else (),
-        partner_confidences=arrays.get("partner_confidences"),
+        partner_confidences=pair_scores.get("partner_confidences"),
     )
 
 

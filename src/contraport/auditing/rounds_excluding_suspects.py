@@ -172,7 +172,7 @@ def _train_and_encode_all_pairs(dataset: Dataset, settings: Settings, training_i
     batches = build_loader(
         dataset, settings.batch_size, shuffle=True, seed=settings.seed, num_workers=settings.num_workers, drop_last=True
     )
-    cast(BatchOrder, batches.batch_sampler).fill_epochs_from(training_indices.numpy())
+    cast(BatchOrder, batches.batch_sampler).fill_epochs_by_repeating(training_indices.numpy())
     pipeline = build_training_module(settings, dataset, build_objective(settings), steps_per_epoch=len(batches))
     device = torch.device(settings.device)
     pipeline.to(device)

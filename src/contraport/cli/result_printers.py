@@ -177,6 +177,9 @@ def print_comparison(comparison: Comparison) -> None:
 
 def print_audit(audit: Audit | ViewAudit) -> None:
     """Print an audit's worst pairs or views, its notes and its advice."""
-    print_table(audit.worst_table_title, audit.format_worst_rows())
+    from contraport.auditing import ViewAudit  # imported here because it needs torch
+
+    rows = audit.format_worst_views() if isinstance(audit, ViewAudit) else audit.format_worst_pairs()
+    print_table(audit.worst_table_title, rows)
     for sentence in (*audit.notes, audit.advice):
         print(sentence)

@@ -126,9 +126,9 @@ def compare(arguments: dict[str, Any]) -> Comparison:
         message = f"processes: one of {options.processes} was killed, perhaps for lack of memory. Use fewer. {hint}"
         raise UsageError(message, kind="killed") from error
     results: JobAndResultByRowColumnSeed = {
-        (cell.row.name, cell.column.name, cell.seed): (build_cell_job(grid, cell), cell_results[cell.folder_name])
+        (cell.row.name, cell.column.name, cell.seed): (build_cell_job(grid, cell), cell_results[cell.run_folder_name])
         for cell in cells
-        if cell.folder_name in cell_results
+        if cell.run_folder_name in cell_results
     }
     has_started = len(budget.finished_job_seconds) > 0
     comparison = _build_comparison(grid, trials, trial_results, results, metric, has_started=has_started)
@@ -208,10 +208,9 @@ def _list_trial_and_table_cells(grid: Grid, trials: TrialCellsByRowAndColumn, se
     Where a hyperparameter search is not finished, the cells of the table still have the default settings.
     """
     trial_cells = [cell for cells in trials.values() for cell in cells]
-    results = {
-        cell.folder_name: one for cell in trial_cells if (one := build_cell_job(grid, cell).reusable_result) is not None
-    }
-    unfinished = {place for place, cells in trials.items() if any(cell.folder_name not in results for cell in cells)}
+    reusable = {cell.run_folder_name: build_cell_job(grid, cell).reusable_result for cell in trial_cells}
+    results = {name: result for name, result in reusable.items() if result is not None}
+    unfinished = {place for place, cells in trials.items() if any(c.run_folder_name not in results for c in cells)}
     others = [cell for cell in grid.cells_of_all_seeds if (cell.row.name, cell.column.name) in unfinished]
     return [*trial_cells, *_list_table_cells_ready_to_run(grid, trials, results, selection_metric), *others]
 
@@ -417,7 +416,7 @@ def _build_results_where_all_trials_failed(
     failed_cells: dict[tuple[str, str, int], tuple[CellJob, JobResult]] = {}
     for cell in grid.cells_of_all_seeds:
         own_trials = trials.get((cell.row.name, cell.column.name), [])
-        reasons = [results.get(trial.folder_name, {}).get("failed") for trial in own_trials]
+        reasons = [results.get(trial.run_folder_name, {}).get("failed") for trial in own_trials]
         if own_trials and all(reasons):
             failed = {"failed": f"every trial of its search failed. First reason: {reasons[0]}"}
             failed_cells[cell.row.name, cell.column.name, cell.seed] = build_cell_job(grid, cell), failed
@@ -452,7 +451,7 @@ def _build_trial_records(
     for (row, column), cells in trials.items():
         best = find_best_trial_if_all_done(cells, results, selection_metric)
         for cell in cells:
-            result = results.get(cell.folder_name, {"failed": "not done"})
+            result = results.get(cell.run_folder_name, {"failed": "not done"})
             value = result.get("values", {}).get(selection_metric.key)
             own = {**cell.options, **(cell.options.get("objective_settings") or {})} if cell.trial_number else {}
             searched = [f"{key} {own[key]}" for key in build_search_space(cell.row, grid.common_options) if key in own]

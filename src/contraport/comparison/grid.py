@@ -99,7 +99,7 @@ class Cell(NamedTuple):
         return int(self.options["seed"])
 
     @property
-    def folder_name(self) -> str:
+    def run_folder_name(self) -> str:
         """Name of the run folder, which ends with a digest of all options."""
         digest = hashlib.sha256(json.dumps(to_config_value(self.options), sort_keys=True).encode()).hexdigest()[:8]
         kind = f"seed-{self.seed}" if self.trial_number is None else f"trial-{self.trial_number}"
@@ -157,7 +157,7 @@ class Grid:
 
     @cached_property
     def encoder_options_unlike_baseline_by_first_row(self) -> dict[str, dict[str, Any]]:
-        """Encoder options that differ from the baseline's, for one row per encoder.
+        """Encoder options unlike the baseline's, for the first row of each distinct encoder.
 
         The untrained encoder and the raw inputs are evaluated too for these reference rows: the baseline, and the first
         row of each other encoder or representation. Metrics of another representation do not show what training added.

@@ -118,7 +118,7 @@ def build_cell_job(grid: Grid, cell: Cell) -> CellJob:
     """Build the job that trains and evaluates one run of the comparison."""
     is_first = cell.trial_number is None and cell.seed == 0
     return CellJob(
-        grid.output_folder / "cells" / cell.folder_name,
+        grid.output_folder / "cells" / cell.run_folder_name,
         to_config_value(cell.options),
         grid.machine_options,
         tuple(grid.compare_options.metrics),

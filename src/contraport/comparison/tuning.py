@@ -119,9 +119,9 @@ def find_best_trial_if_all_done(
 
     It is None too if all trials failed.
     """
-    if any(trial.folder_name not in results for trial in trials):
+    if any(trial.run_folder_name not in results for trial in trials):
         return None
-    values = [results[trial.folder_name].get("values", {}).get(metric.key) for trial in trials]
+    values = [results[trial.run_folder_name].get("values", {}).get(metric.key) for trial in trials]
     succeeded = [(value, trial) for value, trial in zip(values, trials, strict=True) if value is not None]
     sign = -1 if metric.better_direction == "lower" else 1
     _, best = max(succeeded, key=lambda one: sign * one[0], default=(None, None))

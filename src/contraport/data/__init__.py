@@ -12,7 +12,7 @@ views/         random views of a batch
 ```
 """
 
-from contraport.data.arrays import from_arrays
+from contraport.data.array_datasets import from_arrays
 from contraport.data.coupling_datasets import from_coupling
 from contraport.data.data_loader import BatchOffset, BatchOrder, build_loader, local_batch_offset
 from contraport.data.dataset import Batch, Dataset

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from contraport.data.arrays import ArrayLikeOrTensor, as_weight_per_item, from_arrays
+from contraport.data.array_datasets import ArrayLikeOrTensor, as_weight_per_item, from_arrays
 from contraport.data.dataset import Dataset
 from contraport.data.duplicate_groups import digest_rows
 from contraport.data.splits import select_split_positions

@@ -127,7 +127,7 @@ class BatchOrder(Sampler[list[int]]):
         """Set the epoch for the next iteration over the batches."""
         self.epoch = epoch
 
-    def fill_epochs_from(self, positions: np.ndarray | None) -> None:
+    def fill_epochs_by_repeating(self, positions: np.ndarray | None) -> None:
         """Draw the batches of later epochs only from the items at `positions`.
 
         None means from all items. The number of batches stays the same: an epoch repeats the positions, each time in
@@ -137,7 +137,7 @@ class BatchOrder(Sampler[list[int]]):
             UsageError: there are fewer positions than the batch size.
 
         >>> order = BatchOrder(6, batch_size=2, shuffle=True)
-        >>> order.fill_epochs_from(np.array([1, 3, 7]))
+        >>> order.fill_epochs_by_repeating(np.array([1, 3, 7]))
         >>> batches = list(order)
         >>> len(batches), sorted(sum(batches, []))
         (3, [1, 1, 3, 3, 7, 7])

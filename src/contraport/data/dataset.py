@@ -65,7 +65,8 @@ class Batch(NamedTuple):
 @accept_deprecated_keywords(rows="source_rows")
 @keep_deprecated_attributes(
     content_digests="view_content_digests", digests="view_content_digests", align_names="align_codes_with",
-    has_partial_items="has_view_mask", rows="source_rows", is_image="is_first_view_image",
+    has_partial_items="has_missing_or_distrusted_views", has_view_mask="has_missing_or_distrusted_views",
+    rows="source_rows", is_image="is_first_view_image",
     content_ids_if_repeated="view_content_ids_if_repeated",
 )  # fmt: skip
 @dataclass(eq=False, repr=False)
@@ -200,7 +201,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         return len(self.shapes[0]) == 3
 
     @property
-    def has_view_mask(self) -> bool:
+    def has_missing_or_distrusted_views(self) -> bool:
         """True if some items lack a view."""
         return self.present is not None
 

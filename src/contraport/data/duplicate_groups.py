@@ -17,7 +17,7 @@ from contraport.errors import check_regular_file
 
 if TYPE_CHECKING:
     from contraport.data.splits import Codes
-    from contraport.data.stores import UndecodedItems
+    from contraport.data.stores import ItemFilesOrBytes
 
 
 def digest_byte_strings(contents: Iterable[bytes]) -> Tensor:
@@ -46,7 +46,7 @@ def digest_rows(view: Tensor) -> Tensor:
     return digest_byte_strings(map(memoryview, rows))  # type: ignore[arg-type]  # hashed without a copy
 
 
-def digest_encoded_items(items: UndecodedItems, positions: Sequence[int]) -> Tensor:
+def digest_encoded_items(items: ItemFilesOrBytes, positions: Sequence[int]) -> Tensor:
     """Return a digest of each item's encoded bytes, int64 ``(m,)``.
 
     An item that cannot be read is digested by its name; decoding decides later whether it is left out.

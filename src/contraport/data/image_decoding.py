@@ -18,7 +18,7 @@ from torch import Tensor
 
 from contraport._utils.formatting import pluralize
 from contraport.data.splits import Positions
-from contraport.data.stores import Shape, UndecodedItems
+from contraport.data.stores import ItemFilesOrBytes, Shape
 from contraport.errors import UsageError, check, check_regular_file
 
 IMAGE_SUFFIXES = frozenset((
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class ImageFiles(UndecodedItems):
+class ImageFiles(ItemFilesOrBytes):
     """Encoded images in files, listed by path."""
 
     files: tuple[str, ...]  # strings need less memory than Path objects
@@ -49,7 +49,7 @@ class ImageFiles(UndecodedItems):
         return self.files[position]
 
 
-def decode_images(images: UndecodedItems, positions: Sequence[int], shape: Shape) -> Tensor:
+def decode_images(images: ItemFilesOrBytes, positions: Sequence[int], shape: Shape) -> Tensor:
     """Decode images to a uint8 RGB tensor ``(b, *shape)``, resized and center-cropped.
 
     Raises:
@@ -72,7 +72,7 @@ def decode_images(images: UndecodedItems, positions: Sequence[int], shape: Shape
 
 
 def log_undecodable_names_by_position(
-    views: Sequence[tuple[UndecodedItems, Positions]], *, what: str
+    views: Sequence[tuple[ItemFilesOrBytes, Positions]], *, what: str
 ) -> dict[int, str]:
     """Return the names of undecodable images by position, and log them.
 
@@ -108,7 +108,7 @@ def log_undecodable_names_by_position(
     return {position: name for position, (name, _) in sorted(failures.items())}
 
 
-def choose_image_size(images: UndecodedItems, positions: Sequence[int]) -> int:
+def choose_image_size(images: ItemFilesOrBytes, positions: Sequence[int]) -> int:
     """Return the default size, a clipped median of the images' shorter sides."""
     step = -(-len(positions) // 200) or 1
     sides = []
@@ -128,7 +128,7 @@ def compute_clipped_median_size(sides: Sequence[int]) -> int:
     return min(max(median_low(sides or [64]), 8), 64)
 
 
-def find_decoding_error_message(images: UndecodedItems, position: int) -> str | None:
+def find_decoding_error_message(images: ItemFilesOrBytes, position: int) -> str | None:
     """Return the reason why an image cannot be decoded, or None."""
     try:
         with _open_image(images[position]) as image:

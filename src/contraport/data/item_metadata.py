@@ -21,10 +21,10 @@ from contraport.data.splits import (
     max_held_out_group_size,
     select_split_positions,
 )
-from contraport.data.stores import DecodingStore, Store, UndecodedItems, combine_views
+from contraport.data.stores import DecodingStore, ItemFilesOrBytes, Store, combine_views
 from contraport.errors import UsageError, check
 
-UndecodedItemsOrStore: TypeAlias = UndecodedItems | Store
+ItemFilesBytesOrStore: TypeAlias = ItemFilesOrBytes | Store
 """One view of all items of a source: undecoded images, or a store that has only this view."""
 
 
@@ -78,7 +78,7 @@ class ItemMetadata:
     def build_dataset(
         self,
         split: str,
-        views: Sequence[UndecodedItemsOrStore],
+        views: Sequence[ItemFilesBytesOrStore],
         *,
         image_size: int | None = None,
         view_names: tuple[str, ...] | None = None,
@@ -97,7 +97,7 @@ class ItemMetadata:
         Raises:
             UsageError: the split is empty, or none of its images can be decoded.
         """
-        digests = self._compute_digests(views) if self.is_test is None else None
+        digests = self._compute_view_digests(views) if self.is_test is None else None
         groups = None
         if digests is not None:
             ids = assign_view_content_ids(digests, None if self.present is None else torch.from_numpy(self.present))
@@ -160,7 +160,7 @@ class ItemMetadata:
         check(len(chosen) > 0, message, "too_few")
         return chosen
 
-    def _compute_digests(self, views: Sequence[UndecodedItemsOrStore]) -> Tensor | None:
+    def _compute_view_digests(self, views: Sequence[ItemFilesBytesOrStore]) -> Tensor | None:
         """Return the digests of all items ``(n, views)``, or None if a store lacks them."""
         columns, everything = [], np.arange(self.num_items)
         for view_index, view in enumerate(views):
@@ -180,7 +180,7 @@ class ItemMetadata:
         return positions if self.present is None else positions[self.present[positions, view_index]]
 
     def _build_image_store(
-        self, view_index: int, images: UndecodedItems, positions: Positions, image_size: int
+        self, view_index: int, images: ItemFilesOrBytes, positions: Positions, image_size: int
     ) -> DecodingStore:
         """Build the store of an image view, restricted to the items at `positions`."""
         if self.present is not None and len(having := self._select_positions_with_view(view_index, positions)) > 0:

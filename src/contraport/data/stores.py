@@ -182,8 +182,8 @@ class PackedTextStore(Store):
         return (torch.where(inside, self.utf8_bytes[torch.where(inside, places, 0)], 0),)
 
 
-class UndecodedItems(Protocol):
-    """Protocol of sequences of undecoded items, such as JPEG files."""
+class ItemFilesOrBytes(Protocol):
+    """Protocol of encoded items, such as JPEG images, as files or bytes."""
 
     def __len__(self) -> int: ...
 
@@ -207,9 +207,9 @@ class DecodingStore(Store):
         decode: decodes the items at some positions to a view of this shape, ``(b, *shape)``.
     """
 
-    encoded: UndecodedItems
+    encoded: ItemFilesOrBytes
     shape: Shape
-    decode: Callable[[UndecodedItems, Sequence[int], Shape], Tensor]
+    decode: Callable[[ItemFilesOrBytes, Sequence[int], Shape], Tensor]
 
     @property
     def shapes(self) -> tuple[Shape, ...]:

@@ -29,7 +29,7 @@ WEIGHTS_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77
 """Digest of the weights file in version 0.1.0 of the package, the only one."""
 
 
-def build_lite0(shape: tuple[int, ...]) -> nn.Module:
+def build_untrained_lite0(shape: tuple[int, ...]) -> nn.Module:
     """Build a randomly initialized EfficientNet-Lite0 that returns 1280 features of an image.
 
     Raises:
@@ -38,7 +38,7 @@ def build_lite0(shape: tuple[int, ...]) -> nn.Module:
     Source: Tan and Le (2019), EfficientNet: rethinking model scaling for convolutional neural networks; Lite0 leaves
     out squeeze-and-excitation and uses ReLU6.
 
-    >>> build_lite0((3, 64, 64)).num_features
+    >>> build_untrained_lite0((3, 64, 64)).num_features
     1280
     """
     check(len(shape) == 3, f"encoder: 'lite0' takes images, got {describe_items_of_shape(shape)}.", "shape")

@@ -35,10 +35,10 @@ Shape = tuple[int, ...]
 """Shape of one item of a view, without the batch dimension."""
 
 
-def list_custom_code_encoders(encoder: object) -> list[str]:
+def list_import_path_encoders(encoder: object) -> list[str]:
     """Return the encoder names that are import paths, such as ``their_nets:Net``.
 
-    >>> list_custom_code_encoders(["mlp", "their_nets:Net"])
+    >>> list_import_path_encoders(["mlp", "their_nets:Net"])
     ['their_nets:Net']
     """
     values = list(encoder.values()) if isinstance(encoder, Mapping) else encoder
@@ -49,7 +49,7 @@ def list_custom_code_encoders(encoder: object) -> list[str]:
 @hint_on_error("contraport docs own-encoder trust-in-run-folders")
 def check_custom_code_trusted(encoder: object, source: str, *, trust_remote_code: bool) -> None:
     """Raise `UsageError` if a saved configuration names untrusted code to import."""
-    code = ", ".join(map(repr, list_custom_code_encoders(encoder)))
+    code = ", ".join(map(repr, list_import_path_encoders(encoder)))
     remedy = f"Inspect it, and pass {format_options(trust_remote_code=True)} to run it."
     check(trust_remote_code or not code, f"encoder: {source} names code to run: {code}. {remedy}", "untrusted")
 

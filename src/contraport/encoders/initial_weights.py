@@ -20,7 +20,7 @@ from contraport._utils.formatting import format_options
 from contraport._utils.lazy_imports import LazyModule
 from contraport.catalog.encoders import ENCODERS
 from contraport.encoders import efficientnet_lite0
-from contraport.encoders.factory import Shape, is_user_module_description, list_custom_code_encoders
+from contraport.encoders.factory import Shape, is_user_module_description, list_import_path_encoders
 from contraport.encoders.model import CONFIG_FILE, WEIGHTS_FILE, Encoders, Model, optional_values_per_view, read_config
 from contraport.encoders.transformers_text_encoder import TransformersTextEncoder, build_transformers_text_encoder
 from contraport.errors import (
@@ -268,7 +268,7 @@ def _is_pretrained_encoder_name(encoder: object) -> TypeGuard[str]:
     """Return whether an encoder option names an encoder with published weights."""
     if encoder in ENCODERS:
         return ENCODERS[encoder].is_pretrained_by_default
-    return isinstance(encoder, str) and not list_custom_code_encoders(encoder)
+    return isinstance(encoder, str) and not list_import_path_encoders(encoder)
 
 
 @hint_on_error("contraport docs troubleshooting weights-cannot-be-downloaded")

@@ -87,7 +87,7 @@ class Tower(nn.Module):
         return (items - self.mean) / self.std
 
     def representation_size(self, part: RepresentationName) -> int:
-        """Return the length of the features, the projection or both."""
+        """Return the length of `part`: features, projection, or both concatenated."""
         projected = self.projection_width
         sizes = {PROJECTION_REPRESENTATION: projected, BOTH_REPRESENTATION: self.num_features + projected}
         return sizes.get(part, self.num_features)

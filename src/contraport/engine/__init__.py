@@ -4,7 +4,7 @@ from contraport.engine.autograd_utilities import (
     autocast_disabled,
     check_not_in_torch_func,
     checkpoint_row_blocks,
-    disable_autocast_in_backward,
+    disable_autocast_in_own_backward_node,
     is_in_torch_func,
 )
 from contraport.engine.backends import (
@@ -60,25 +60,25 @@ from contraport.engine.operations import (
     run_half_steps,
     run_sinkhorn_to_convergence,
 )
-from contraport.engine.pair_passes import OTHER_AXIS, Axis
+from contraport.engine.pair_passes import OTHER_AXIS, AxisName
 from contraport.engine.ring import RingLogKernel, Shards
 from contraport.options import keep_deprecated_module_names
 
 __all__ = [
-    "BACKENDS", "EXCHANGES", "OTHER_AXIS", "PRECISION_DTYPES", "Axis", "BilinearCost", "DoubledLink", "Geometry",
+    "BACKENDS", "EXCHANGES", "OTHER_AXIS", "PRECISION_DTYPES", "AxisName", "BilinearCost", "DoubledLink", "Geometry",
     "Gibbs", "HalfStepSpec", "HostLoop", "Indices", "InitialTemperature", "Kernel", "LabelExclusion", "LateInteraction",
     "LinearOperator", "Link", "LinkPlusLogCost", "LogKernel", "LogOfFunction", "LogSoftplus", "MatrixLogKernel",
     "PolynomialTailLink", "RationalQuadratic", "Relaxation", "RingLogKernel", "ScaledLog", "ScaledLog1p", "Shards",
     "SimilarityExclusion", "StudentT", "TemperatureLike", "WriteDetectingCacheEntry", "autocast_disabled", "backend",
     "cached_until_result_written", "check_not_in_torch_func", "checkpoint_row_blocks", "choose_backend_name",
     "column_log_sums", "communication_dtype", "constant_vector", "create_shardable_scalar_parameter",
-    "current_exchange", "disable_autocast_in_backward", "exchange", "explain_backend", "fixed_plan_row_costs",
+    "current_exchange", "disable_autocast_in_own_backward_node", "exchange", "explain_backend", "fixed_plan_row_costs",
     "gather_scalar_parameter", "is_in_torch_func", "normalize", "normalized_rows_and_divisors", "precision",
     "row_log_sums", "run_half_steps", "run_host_loop", "run_sinkhorn_to_convergence", "traceable_log",
 ]  # fmt: skip
 
 __getattr__ = keep_deprecated_module_names(
-    __name__, explain="explain_backend", scale="run_half_steps",
+    __name__, Axis="AxisName", explain="explain_backend", scale="run_half_steps",
     transport_cost="fixed_plan_row_costs", row_transport_costs="fixed_plan_row_costs",
     LearnedTemperature="InitialTemperature", LogDecay="PolynomialTailLink", LogFunction="LogOfFunction",
     PolynomialTail="PolynomialTailLink", HalfStep="HalfStepSpec", SquaredKernelLink="DoubledLink",

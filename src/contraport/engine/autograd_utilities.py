@@ -85,7 +85,7 @@ def autocast_disabled(tensor: Tensor) -> AbstractContextManager[object]:
     return nullcontext()
 
 
-def disable_autocast_in_backward(value: Tensor) -> Tensor:
+def disable_autocast_in_own_backward_node(value: Tensor) -> Tensor:
     """Return a tensor whose backward node runs without autocast.
 
     A hook turns autocast off just before the node of the product; torch restores it before the next node. Nodes of a

@@ -31,13 +31,13 @@ from contraport.engine.autograd_utilities import differentiable_gradients
 from contraport.engine.custom_op import BackwardArgs, Operation
 from contraport.engine.half_steps import Relaxation, row_log_sum_exp
 from contraport.engine.masked_geometry import Geometry
-from contraport.engine.pair_passes import Axis, PairPasses, WeightTerm
+from contraport.engine.pair_passes import AxisName, PairPasses, WeightTerm
 from contraport.engine.pytree import TreeStructure, unflatten
 
 MAX_CG_STEPS = 500
 """Maximum number of conjugate gradient steps; the gradient is then returned as it is, with a warning."""
 
-_AXES: tuple[Axis, Axis] = ("rows", "columns")
+_AXES: tuple[AxisName, AxisName] = ("rows", "columns")
 """Axes in the order in which marginals, potentials and slopes are stored."""
 
 
@@ -111,7 +111,7 @@ class FixedPointOperation(Operation):
         def weighted_kernel_sum(term: WeightTerm) -> Tensor:
             return passes.sum_each_term_over_factor_axis([term])[0]
 
-        s, t = point.derivatives_in_log_marginals()
+        s, t = point.half_step_derivatives_in_log_marginals()
         # Scaling by the root of s/r makes the Schur complement symmetric, as conjugate gradients need it.
         root_mass = ((f + row_sums) / 2).exp()
         scaling = s.sqrt() / root_mass
@@ -135,8 +135,8 @@ class FixedPointOperation(Operation):
         ]
         # u is the cotangent of the unrelaxed row step; the gradient of the relaxation needs that of the relaxed one, f.
         before = u if relaxation == Relaxation() else f_bar - weighted_kernel_sum(from_columns(t * v))
-        relaxation.backward(0, "rows", log_marginals, row_sums, before, outer)
-        v = relaxation.backward(1, "columns", log_marginals, column_sums, v, outer)
+        relaxation.backward_to_undamped_potential(0, "rows", log_marginals, row_sums, before, outer)
+        v = relaxation.backward_to_undamped_potential(1, "columns", log_marginals, column_sums, v, outer)
         needs_inputs = needs_grad[len(outer) :]
         gradients: list[Tensor | None] = [None for _ in needs_inputs]
         if any(needs_inputs):
@@ -177,7 +177,7 @@ class _FixedPoint(NamedTuple):
     log_marginals: tuple[Tensor, Tensor]
     relaxation: Relaxation
 
-    def derivatives_in_log_marginals(self) -> tuple[Tensor, Tensor]:
+    def half_step_derivatives_in_log_marginals(self) -> tuple[Tensor, Tensor]:
         """Return the derivatives of potentials with respect to their log marginals, (N,) and (M,)."""
         s, t = (
             self.relaxation.derivative_in_log_marginal(k, _AXES[k], self.log_marginals[k], self.log_sums[k])
@@ -194,7 +194,7 @@ def _solve_adjoint_system_densely(geometry: Geometry, point: _FixedPoint) -> tup
     rows, columns = plan.sum(1), plan.sum(0)
     by_column = plan / torch.where(columns > 0, columns, 1)
     by_row = plan / torch.where(rows > 0, rows, 1)[:, None]
-    row_slope, column_slope = point.derivatives_in_log_marginals()
+    row_slope, column_slope = point.half_step_derivatives_in_log_marginals()
     system = torch.eye(len(f), dtype=f.dtype, device=f.device) - (by_column * column_slope) @ (by_row.T * row_slope)
     if _has_exact_marginals(row_slope, column_slope):
         # The system is singular along the constant; adding this outer product makes it invertible and changes the

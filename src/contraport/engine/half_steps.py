@@ -27,7 +27,7 @@ from contraport.engine.autograd_utilities import autocast_disabled, differentiab
 from contraport.engine.constant_tensor_cache import constant_vector
 from contraport.engine.custom_op import BackwardArgs, OperationWithDenseForm
 from contraport.engine.log_kernels import LOG2E
-from contraport.engine.pair_passes import Axis, PairPasses, WeightTerm
+from contraport.engine.pair_passes import AxisName, PairPasses, WeightTerm
 from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
 
@@ -42,7 +42,7 @@ class HalfStepSpec(NamedTuple):
             potentials and then the steps; None for a zero potential.
     """
 
-    updated_axis: Axis
+    updated_axis: AxisName
     source_potential_index: int | None
 
 
@@ -63,9 +63,11 @@ class Relaxation(NamedTuple):
     max_shift_by_step: Tensor | None = None
     reference_potentials: tuple[Tensor, Tensor] | None = None
 
-    def damped_clamped_potential(self, step_index: int, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
+    def damped_clamped_potential(
+        self, step_index: int, axis: AxisName, log_marginal: Tensor, log_sum: Tensor
+    ) -> Tensor:
         """Return the damped and clamped potential of a half-step."""
-        shift = self._undamped_shift(axis, log_marginal, log_sum)
+        shift = self._undamped_potential_minus_reference(axis, log_marginal, log_sum)
         if self.damping_by_step is not None:
             shift = self.damping_by_step[step_index] * shift
         if self.max_shift_by_step is not None:
@@ -73,19 +75,21 @@ class Relaxation(NamedTuple):
             shift = torch.clamp(shift, -bound, bound)
         return shift if self.reference_potentials is None else self.reference_potentials[axis == "columns"] + shift
 
-    def derivative_in_log_marginal(self, step_index: int, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
+    def derivative_in_log_marginal(
+        self, step_index: int, axis: AxisName, log_marginal: Tensor, log_sum: Tensor
+    ) -> Tensor:
         """Return the derivative of a half-step's potential with respect to its log marginal."""
         dampings = self.damping_by_step
         derivative = torch.ones_like(log_sum) if dampings is None else dampings[step_index].expand_as(log_sum)
         if self.max_shift_by_step is None:
             return derivative
-        undamped_shift = self._undamped_shift(axis, log_marginal, log_sum)
+        undamped_shift = self._undamped_potential_minus_reference(axis, log_marginal, log_sum)
         return derivative.masked_fill(self._clamped_mask(step_index, undamped_shift), 0)
 
-    def backward(
+    def backward_to_undamped_potential(
         self,
         step_index: int,
-        axis: Axis,
+        axis: AxisName,
         log_marginals: tuple[Tensor, Tensor],
         log_sum: Tensor,
         cotangent: Tensor,
@@ -107,7 +111,7 @@ class Relaxation(NamedTuple):
         if d_reference is not None:
             d_reference += cotangent
         if self.max_shift_by_step is not None or d_dampings is not None:
-            shift = self._undamped_shift(axis, log_marginals[side], log_sum)
+            shift = self._undamped_potential_minus_reference(axis, log_marginals[side], log_sum)
             if self.max_shift_by_step is not None:
                 clamped = self._clamped_mask(step_index, shift)
                 if d_bounds is not None:
@@ -123,7 +127,7 @@ class Relaxation(NamedTuple):
             d_reference -= cotangent
         return cotangent
 
-    def _undamped_shift(self, axis: Axis, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
+    def _undamped_potential_minus_reference(self, axis: AxisName, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
         """Return the potential before damping and clamping, minus the reference potential."""
         if self.reference_potentials is None:
             return log_marginal - log_sum
@@ -148,7 +152,7 @@ Two such factors are multiplied and summed over a row: e^(2 * 36) = 2e31 leaves 
 """
 
 
-def row_log_sum_exp(values: Tensor, empty_value: float | None) -> Tensor:
+def row_log_sum_exp(values: Tensor, value_if_rows_may_be_empty: float | None) -> Tensor:
     """Return the log-sum-exp of each row of a matrix, (N, M) to (N,).
 
     Powers of two take a third of the time of `exp` on a CPU, hence the change of base. The maximum is a constant to
@@ -156,13 +160,13 @@ def row_log_sum_exp(values: Tensor, empty_value: float | None) -> Tensor:
 
     Args:
         values: (N, M).
-        empty_value: the result, without gradient, for a row of minus infinities; None if no such row is possible.
+        value_if_rows_may_be_empty: the result, without gradient, for a row of minus infinities; None if no row is one.
     """
     maximum = values.detach().amax(1)
-    if empty_value is not None:
+    if value_if_rows_may_be_empty is not None:
         maximum = maximum.masked_fill(maximum == -torch.inf, 0)  # -inf - -inf would be NaN
     total = (values - maximum[:, None]).mul_(LOG2E).exp2_().sum(1)
-    return _log_or_empty_value(total, empty_value, maximum)
+    return _log_or_empty_value(total, value_if_rows_may_be_empty, maximum)
 
 
 def _log_or_empty_value(total: Tensor, empty_value: float | None, shift: Tensor | None = None) -> Tensor:
@@ -368,7 +372,9 @@ class HalfStepsOperation(OperationWithDenseForm):
                 step, axis, cotangent = steps[k], steps[k].updated_axis, cotangents[num_initial + k]
                 if cotangent is None:
                     continue
-                cotangent = self.relaxation.backward(k, axis, self.log_marginals, log_sums[k], cotangent, outer)
+                cotangent = self.relaxation.backward_to_undamped_potential(
+                    k, axis, self.log_marginals, log_sums[k], cotangent, outer
+                )
                 # The softmax weights of a row step are exp(S + A + B) with A minus its log-sums and B the potential
                 # that it read; of a column step with A and B exchanged.
                 exponents = -log_sums[k], self._input_potential_or_zeros(potentials, step)

@@ -174,14 +174,14 @@ class SetMatching(NamedTuple):
     is_mean: bool = True
 
     @property
-    def temperature_to_price_ratios(self) -> tuple[float, float]:
+    def temperature_to_marginal_penalty_ratios(self) -> tuple[float, float]:
         """Temperature divided by the marginal penalty, for rows and for columns."""
         row, column = (1 / d - 1 if d > 0 else math.inf for d in (self.row_damping, self.column_damping))
         return row, column
 
     def row_dual_terms(self, f: Tensor) -> Tensor:
         """Return the contribution of each row vector's potential f to the dual objective."""
-        ratio, _ = self.temperature_to_price_ratios
+        ratio, _ = self.temperature_to_marginal_penalty_ratios
         return f if ratio == 0 else (1 / ratio + 1) * -torch.expm1(-ratio * f)
 
     def column_dual_terms(self, g: Tensor) -> Tensor:
@@ -189,7 +189,7 @@ class SetMatching(NamedTuple):
 
         It holds after a last half-step on the rows.
         """
-        _, ratio = self.temperature_to_price_ratios
+        _, ratio = self.temperature_to_marginal_penalty_ratios
         return g if ratio == 0 else -torch.expm1(-ratio * g) / ratio
 
 
@@ -427,7 +427,7 @@ class _CosineTile:
         vectors only. Each contributes a factor per row vector times a factor per column vector to the gradient of the
         kernel.
         """
-        matching, (row_ratio, column_ratio) = self.matching, self.matching.temperature_to_price_ratios
+        matching, (row_ratio, column_ratio) = self.matching, self.matching.temperature_to_marginal_penalty_ratios
         # Minus tau from the value, and 1 / tau from the kernel, cancel.
         scaled = (grad_output * self.scale)[:, None]
         d_f = scaled * self.a * torch.exp(-row_ratio * self.row_potentials[-1]) / matching.row_damping

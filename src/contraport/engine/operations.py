@@ -20,7 +20,7 @@ from contraport.engine.custom_op import BackwardArgs, OperationWithDenseForm, ap
 from contraport.engine.fixed_point import FixedPointOperation
 from contraport.engine.half_steps import HalfStepsOperation, HalfStepSpec, Relaxation, group_steps_by_pass
 from contraport.engine.masked_geometry import Geometry
-from contraport.engine.pair_passes import Axis, PairPasses, WeightTerm
+from contraport.engine.pair_passes import AxisName, PairPasses, WeightTerm
 from contraport.errors import UsageError
 
 
@@ -94,7 +94,7 @@ def column_log_sums(geometry: Geometry, potential: Tensor | None = None) -> Tens
     return _log_sums(geometry, "columns", potential)
 
 
-def _log_sums(geometry: Geometry, axis: Axis, potential: Tensor | None) -> Tensor:
+def _log_sums(geometry: Geometry, axis: AxisName, potential: Tensor | None) -> Tensor:
     """Return the log-sum-exp of each row, or of each column."""
     if potential is not None and potential.shape != (geometry.shape[axis == "rows"],):
         size, got = geometry.shape[axis == "rows"], tuple(potential.shape)

@@ -21,10 +21,10 @@ from torch import Tensor
 from contraport.distributed import Processes
 from contraport.engine.masked_geometry import Geometry
 
-Axis: TypeAlias = Literal["rows", "columns"]
-"""Axis of the matrix of pairs: rows or columns."""
+AxisName: TypeAlias = Literal["rows", "columns"]
+"""Name of an axis of the matrix of pairs."""
 
-OTHER_AXIS: dict[Axis, Axis] = {"rows": "columns", "columns": "rows"}
+OTHER_AXIS: dict[AxisName, AxisName] = {"rows": "columns", "columns": "rows"}
 """Columns for rows, and rows for columns."""
 
 OptionalSums: TypeAlias = tuple[Tensor | None, Tensor | None]
@@ -37,13 +37,13 @@ class WeightTerm(NamedTuple):
     Attributes:
         row_exponents: Exponents A of the rows, (N,).
         column_exponents: Exponents B of the columns, (M,).
-        factor_axis: Axis of the factor: ``"rows"`` for u, ``"columns"`` for v.
+        factor_axis: AxisName of the factor: ``"rows"`` for u, ``"columns"`` for v.
         factor: Factor u of each row, (N,), or v of each column, (M,).
     """
 
     row_exponents: Tensor
     column_exponents: Tensor
-    factor_axis: Axis
+    factor_axis: AxisName
     factor: Tensor
 
     @property

@@ -23,11 +23,11 @@ from torch.optim import Optimizer
 from contraport._utils.text_bytes import texts_or_none_if_no_strings
 from contraport.auditing.pairs.audit_callback import AuditCallback, max_audited_batch_size
 from contraport.auditing.pairs.synthetic_mismatches import DatasetWithDecoysPastEnd, add_decoys
-from contraport.auditing.result import Audit, build_audit_from_arrays
+from contraport.auditing.result import Audit, build_online_audit
 from contraport.catalog import apply_recipe
 from contraport.catalog.objectives import info_nce
 from contraport.data import Batch, BatchOrder, Dataset, build_loader, from_arrays
-from contraport.data.arrays import as_array, as_weight_per_item, check_equal_shapes
+from contraport.data.array_datasets import as_array, as_weight_per_item, check_equal_shapes
 from contraport.embedding import LoaderConfig, extract_item_features, fixed_seed, inference_mode
 from contraport.encoders import FeatureExtractor, Model
 from contraport.errors import UsageError, check, rename_argument, suggest_keywords
@@ -426,7 +426,7 @@ class ContrastiveEncoder(_UnwrappedTransform, ClassNamePrefixFeaturesOutMixin, T
                 callbacks=callbacks,
             ).run()
         if audit_callback is not None:
-            self.audit_ = build_audit_from_arrays(dataset.name, audit_callback.build_result_arrays())
+            self.audit_ = build_online_audit(dataset.name, audit_callback.build_result_arrays())
 
 
 class _LossCurveRecorder(Callback):

@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from contraport.data.arrays import as_array, as_finite_float64
+from contraport.data.array_datasets import as_array, as_finite_float64
 from contraport.engine import BilinearCost, Gibbs, HalfStepSpec, run_half_steps
 from contraport.errors import (
     UsageError,

@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from contraport._utils.files import read_npy_array, stage_files, write_npz
 from contraport._utils.formatting import pluralize
 from contraport.data import Dataset
-from contraport.data.arrays import as_array
+from contraport.data.array_datasets import as_array
 from contraport.data.coupling_datasets import EntityPairStore
 from contraport.data.formats.coupling_folder import looks_like_coupling_folder
 from contraport.data.sources.load import load_split_or_all_items

@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from contraport._utils.progress import ProgressBars
-from contraport.data.arrays import as_array, as_finite_float64
+from contraport.data.array_datasets import as_array, as_finite_float64
 from contraport.embedding import apply_in_fixed_blocks, inference_mode
 from contraport.encoders import build_encoder
 from contraport.engine import Gibbs, Kernel, StudentT

@@ -8,6 +8,6 @@ from contraport.integrations.lightly import MemoryBankLoss
 from contraport.integrations.open_clip import ClipLoss, create_loss
 from contraport.integrations.pytorch_metric_learning import MetricLearningLoss
 from contraport.integrations.sentence_transformers import SentenceTransformerLoss
-from contraport.integrations.transformers import TrainerLoss
+from contraport.integrations.transformers_trainer import TrainerLoss
 
 __all__ = ["ClipLoss", "MemoryBankLoss", "MetricLearningLoss", "SentenceTransformerLoss", "TrainerLoss", "create_loss"]

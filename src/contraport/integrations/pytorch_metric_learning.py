@@ -44,7 +44,7 @@ class MetricLearningLoss(nn.Module):
         self,
         embeddings: Tensor,
         labels: Any = None,
-        indices_tuple: Any = None,
+        indices_tuple: None = None,
         ref_emb: Tensor | None = None,
         ref_labels: Any = None,
     ) -> Tensor:

@@ -44,7 +44,7 @@ REQUIRES_LABELS = Requirement(
     lambda context: context.train.labels is not None and context.test.labels is not None, "there are no labels"
 )
 REQUIRES_TWO_CLASSES = Requirement(lambda context: context.num_train_classes > 1, "all labels are of one class")
-REQUIRES_TWO_DOMAINS = Requirement(
+REQUIRES_TWO_TRAIN_DOMAIN_LABELS = Requirement(
     lambda context: (
         context.train.domains is not None
         and context.test.domains is not None
@@ -203,7 +203,7 @@ def r_squared_result(context: EvalContext) -> MetricResult:
     "Domain probe",
     group="domains",
     requires=(
-        REQUIRES_TWO_DOMAINS,
+        REQUIRES_TWO_TRAIN_DOMAIN_LABELS,
         Requirement(
             lambda context: set(context.train_domains.tolist()) & set(context.test_domains.tolist()),
             "training and test items share no domain",
@@ -224,7 +224,7 @@ def domain_probe_accuracy_per_item(context: EvalContext) -> ItemValueArray:
     requires=(
         REQUIRES_LABELS,
         REQUIRES_TWO_CLASSES,
-        REQUIRES_TWO_DOMAINS,
+        REQUIRES_TWO_TRAIN_DOMAIN_LABELS,
         Requirement(
             lambda context: all(
                 len(context.train_labels[context.train_domains != domain].unique()) > 1

@@ -10,14 +10,14 @@ from contraport.objectives.loss import Loss
 from contraport.objectives.loss_schedules import Loosen, TemperatureSchedule, Tighten
 from contraport.objectives.objective import Objective, SumLoss, matryoshka
 from contraport.objectives.plan import Plan, PlanWithTarget
-from contraport.objectives.point_set_transport import (
+from contraport.objectives.targets import *
+from contraport.objectives.transport_assignments_and_weights import (
     Transport,
     WeightsFromPlan,
     sinkhorn_divergence,
     soft_assignments,
     transport,
 )
-from contraport.objectives.targets import *
 from contraport.options import keep_deprecated_module_names
 
 __all__ = [

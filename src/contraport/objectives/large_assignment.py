@@ -160,7 +160,7 @@ def _refine_hierarchically(
     """Assign points by divide and conquer, then improve the assignment in passes."""
     linear_sum_assignment = import_optional("scipy.optimize", "train", "approximate_assignment").linear_sum_assignment
     (x, y), (u, v) = points, scaled
-    leaves = list(_iterate_part_indices((u, v), block_size, generator))
+    leaves = list(_iterate_matching_part_indices((u, v), block_size, generator))
     blocks, partners = [rows for rows, _ in leaves], torch.empty(len(x), dtype=torch.int64)
     row_cost, mean_cost_by_pass = torch.empty(len(x), dtype=torch.float64), []
     for rows, columns in leaves:
@@ -169,7 +169,7 @@ def _refine_hierarchically(
         if number:
             # An exchange of the partners of i and j gains 2 (|d_i - d_j|^2 - |m_i - m_j|^2), with the midpoints
             # m = (x + y) / 2 and the differences d = (x - y) / 2 of pairs: it gains where midpoints are near.
-            blocks = [rows for (rows,) in _iterate_part_indices((u + v[partners],), block_size, generator)]
+            blocks = [rows for (rows,) in _iterate_matching_part_indices((u + v[partners],), block_size, generator)]
         gain = 0.0
         for rows in blocks:
             columns = partners[rows]
@@ -221,7 +221,7 @@ def _mean_gap(auction: Auction, u: Tensor, v: Tensor) -> float:
     return float(torch.cat(losses).mean())
 
 
-def _iterate_part_indices(
+def _iterate_matching_part_indices(
     sides: Sequence[Tensor], block_size: int, generator: torch.Generator
 ) -> Iterator[list[Tensor]]:
     """Yield the point indices of each part of a recursive halving.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
 import numpy as np
 import torch
@@ -17,8 +17,8 @@ from contraport.errors import UsageError, add_hint_if_missing, check, suggest_ke
 from contraport.objectives.constraints import Constraint
 from contraport.objectives.matching_problem import send_error_to_processes
 from contraport.objectives.plan import PlanWithTarget
-from contraport.objectives.point_set_transport import WeightsFromPlan
 from contraport.objectives.targets import Target
+from contraport.objectives.transport_assignments_and_weights import WeightsFromPlan
 from contraport.options import keep_deprecated_attributes
 
 if TYPE_CHECKING:
@@ -169,10 +169,10 @@ class Loss(nn.Module, ABC):
         masks: Sequence[Tensor | None] | None = None,
         similarities: Tensor | None = None,
         temperature: float | Tensor | None = None,
-        reduction: str = "mean",
+        reduction: Literal["mean", "none"] = "mean",
         **unknown: NoReturn,
     ) -> Tensor:
-        """Return the loss, a scalar tensor.
+        """Return the loss, a scalar, or the value of each row with ``reduction="none"``.
 
         Two views may show different items, n and m of them, if the target defines the positives: labels, a matrix or
         pairs. Attributes of the items are then pairs, ``labels=(of z0, of z1)``; items with equal ``ids`` are the same

@@ -25,7 +25,7 @@ from contraport.objectives.constraints import (
     Unbalanced,
 )
 from contraport.objectives.loss import Loss
-from contraport.objectives.point_set_transport import WeightsFromPlan
+from contraport.objectives.transport_assignments_and_weights import WeightsFromPlan
 from contraport.schedules import RampSchedule, parse_start_end_shape, parse_temperature_schedule
 
 

@@ -33,9 +33,9 @@ from contraport.objectives.inputs import (
     zero_vectors_outside_mask,
 )
 from contraport.objectives.layouts import Block, Layout, LayoutTraits
-from contraport.objectives.point_set_transport import WeightsFromPlan
 from contraport.objectives.targets import Matrix, PairList, Target, TargetPlan
 from contraport.objectives.targets.feature_targets import select_row_and_column_features
+from contraport.objectives.transport_assignments_and_weights import WeightsFromPlan
 
 OPTION_NAMES_COMPARED_BEFORE_GATHER = (
     "views", "target", "weights", "labels", "domains", "ids", "column_weights", "features", "negatives",
@@ -239,7 +239,7 @@ def build_local_problem(
         check(good, f"weights: must be one number per item, or 'plan', got {weights!r}.", "unknown")
         weights_from_plan = WeightsFromPlan() if isinstance(weights, str) else weights
         options["weights"] = weights_from_plan.batch_item_weights
-    target = target if own_target is None else convert_target(own_target)
+    target = target if own_target is None else convert_matrix_or_pairs_to_target(own_target)
     if traits.shared_columns:
         views = zero_vectors_outside_mask(views, masks) if sets else views
         check_views(views, shared_columns=True, sets=sets)
@@ -280,7 +280,7 @@ def _check_ring_support(problem: MatchingProblem) -> None:
         check(not is_used, f"{subject} combined with exchange 'ring'; use 'gather'.", "exchange")
 
 
-def convert_target(target: object) -> Target:
+def convert_matrix_or_pairs_to_target(target: object) -> Target:
     """Convert a matrix or a list of pairs to a `Target`."""
     if isinstance(target, Tensor | np.ndarray):
         return Matrix(torch.as_tensor(target))

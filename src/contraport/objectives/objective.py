@@ -21,7 +21,7 @@ from contraport.objectives.loss import CallOptionValue, Loss, add_terms
 from contraport.objectives.matching_problem import (
     MatchingProblem,
     build_local_problem,
-    convert_target,
+    convert_matrix_or_pairs_to_target,
     send_error_to_processes,
 )
 from contraport.objectives.plan import PlanWithTarget
@@ -84,7 +84,7 @@ class Objective(Loss):
             check_type("penalties", penalty, Divergence, "MarginalPenalty()")
             check_finite("penalties", factor)
         self.layout, self.kernel, self.divergence = layout, kernel, divergence
-        self.target = convert_target(target)
+        self.target = convert_matrix_or_pairs_to_target(target)
         self.penalties = dict(penalties)
         terms, traits = (divergence, *self.penalties), layout.traits
         learnable = any(term.has_temperature_gradient for term in terms)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from contraport.engine import (
     OTHER_AXIS,
-    Axis,
+    AxisName,
     DoubledLink,
     Geometry,
     LinkPlusLogCost,
@@ -48,7 +48,7 @@ class Plan:
         column_potential: Log potential of each column, (M,); None is zero.
         cached_log_row_mass: Log mass of each row, (N,), if the solver computed it; else None.
         cached_log_column_mass: Log mass of each column, (M,), if the solver computed it; else None.
-        exact_axis: Axis whose masses are its prescribed marginals by construction; None if there is none.
+        exact_axis: AxisName whose masses are its prescribed marginals by construction; None if there is none.
         has_unit_mass: Whether the total mass is 1 by construction.
         log_marginals: Prescribed marginals log a, (N,), and log b, (M,); None is uniform.
         iterations: Number of Sinkhorn iterations, each a half-step on rows and one on columns; None without any.
@@ -60,7 +60,7 @@ class Plan:
     column_potential: Tensor | None
     cached_log_row_mass: Tensor | None = None
     cached_log_column_mass: Tensor | None = None
-    exact_axis: Axis | None = None
+    exact_axis: AxisName | None = None
     has_unit_mass: bool = False
     log_marginals: tuple[Tensor, Tensor] | None = None
     iterations: int | None = None

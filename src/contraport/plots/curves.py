@@ -17,7 +17,7 @@ from contraport.plots.figure_setup import (
     add_legend_above,
     create_panels,
     escape_dollars,
-    legend_label,
+    escape_legend_label,
 )
 from contraport.plots.plot_inputs import RunSource, as_plot_array, is_run_source, load_run, sources_by_name
 
@@ -113,7 +113,7 @@ def curves(
                 color=SERIES_COLORS[position % len(SERIES_COLORS)],
                 linestyle=LINE_STYLES[position % len(LINE_STYLES)],
                 marker="o" if len(points) == 1 else None,  # a line of one point is invisible
-                label=legend_label(name) or "_unnamed",
+                label=escape_legend_label(name) or "_unnamed",
             )
         ax.set(xlabel="step", title=escape_dollars(column_title(key)))
         if is_percent_column(key):

@@ -23,8 +23,8 @@ from contraport.plots.figure_setup import (
     create_figure,
     create_panels,
     escape_dollars,
+    escape_legend_label,
     has_dark_background,
-    legend_label,
 )
 from contraport.plots.plot_inputs import (
     Array,
@@ -131,7 +131,7 @@ def spectrum(
             ratios.where(ratios >= MIN_DRAWN_SINGULAR_VALUE_RATIO, torch.nan).numpy(),
             color=SERIES_COLORS[position % len(SERIES_COLORS)],
             linestyle=LINE_STYLES[position % len(LINE_STYLES)],
-            label=legend_label(label),
+            label=escape_legend_label(label),
         )
     ax.set(xlabel="direction", ylabel="singular value / largest")
     add_legend_above(figure, ax)

@@ -125,12 +125,12 @@ def escape_dollars(name: str) -> str:
     return name.replace("$", r"\$")
 
 
-def legend_label(name: str) -> str:
+def escape_legend_label(name: str) -> str:
     r"""Escape a name so that matplotlib shows it in a legend.
 
     Matplotlib leaves labels that begin with an underscore out of the legend.
 
-    >>> legend_label("_plain$")
+    >>> escape_legend_label("_plain$")
     ' _plain\\$'
     """
     return escape_dollars(f" {name}" if name.startswith("_") else name)

@@ -117,13 +117,13 @@ class Run:
 
         It is a call if options are objects. It trusts the encoder code that the run itself was given.
         """
-        from contraport.encoders.factory import list_custom_code_encoders
+        from contraport.encoders.factory import list_import_path_encoders
 
         config: dict[str, Any] = {}
         with suppress(UsageError):  # this text is part of a message about another file
             config = self.config()
         objects = [name for name, value in config.items() if has_object_placeholder(value)]
-        trusting = bool(list_custom_code_encoders(config.get("encoder"))) and "encoder" not in objects
+        trusting = bool(list_import_path_encoders(config.get("encoder"))) and "encoder" not in objects
         if not objects:
             flags = "--resume --trust_remote_code" if trusting else "--resume"
             return f"contraport train {flags} --out {shlex.quote(str(self.path))}"

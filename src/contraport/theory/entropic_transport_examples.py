@@ -311,7 +311,7 @@ TRIANGLE_CORNERS = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.5, math.sqrt(3) / 2]
 
 @keep_deprecated_attributes(values="expected_costs", margins="smallest_masses", optimum="unregularized_solution")
 @dataclass(frozen=True, eq=False)
-class EntropicPath:
+class SimplexEntropicPath:
     """Entropy-regularized solutions of a linear program over three probabilities, by temperature.
 
     Attributes:
@@ -347,7 +347,7 @@ class EntropicPath:
 
 def solve_entropic_program(
     costs: Sequence[float] | Tensor = (0.0, 0.3, 1.0), temperatures: Sequence[float] | None = None
-) -> EntropicPath:
+) -> SimplexEntropicPath:
     """Solve a linear program over three probabilities, at several entropy weights.
 
     The masses sum to 1. Without entropy the optimum is a corner. With entropy every mass is positive: the optimum
@@ -382,7 +382,7 @@ def solve_entropic_program(
     plans = [Simplex()(Geometry(MatrixLogKernel(-c[None] / temperature)))[0] for temperature in ordered]
     solutions = torch.stack([plan.dense()[0] for plan in plans])
     best = (c == c.min()).double()
-    return EntropicPath(
+    return SimplexEntropicPath(
         c,
         ordered,
         solutions,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from contraport.data import Dataset
-from contraport.data.arrays import copy_subset_to_memory
+from contraport.data.array_datasets import copy_subset_to_memory
 from contraport.distributed import is_main_process, stop_all_on_error
 from contraport.embedding import LoaderConfig
 from contraport.errors import check

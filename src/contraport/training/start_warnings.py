@@ -153,7 +153,7 @@ def log_start_warnings(settings: Settings, components: TrainingComponents, expli
             f"is frozen. Use {format_options(augment='standard')}"
         )
     # Files are not read for it. Views that replace some items' partners have no name.
-    is_plain = dataset.is_in_memory and not dataset.has_view_mask and not dataset.has_mismatched_partners
+    is_plain = dataset.is_in_memory and not (dataset.has_missing_or_distrusted_views or dataset.has_mismatched_partners)
     if is_plain and (constant := dataset.find_constant_view(num_sampled_items=50)) is not None:
         warnings.append(
             f"view {constant!r} of the data is the same in all items read: nothing can be learned from it, and items "
@@ -161,7 +161,7 @@ def log_start_warnings(settings: Settings, components: TrainingComponents, expli
         )
     for warning in filter(None, warnings):
         log.warning("%s", warning)
-    if not settings.resume and (note := find_ngram_recall_note(settings, dataset, module.model)) is not None:
+    if not settings.resume and (note := find_raw_ngram_baseline_note(settings, dataset, module.model)) is not None:
         log.info("%s", note)
     if not settings.resume and (note := find_columns_as_time_steps_note(dataset)) is not None:
         log.info("%s", note)
@@ -248,7 +248,7 @@ def find_default_objective_warning(dataset: Dataset, explicit_options: Mapping[s
     return f"objective: nt-xent, the default. For these data use {better}. See contraport advise."
 
 
-def find_ngram_recall_note(settings: Settings, dataset: Dataset, model: Model) -> str | None:
+def find_raw_ngram_baseline_note(settings: Settings, dataset: Dataset, model: Model) -> str | None:
     """Return a note with the recall@1 of raw n-gram counts, or None.
 
     None for other data, for given initial weights, and for an encoder that begins at the counts.

@@ -273,7 +273,7 @@ def _fit_and_save_model(
 
 
 def _with_decoded_image_cache(components: TrainingComponents, settings: Settings, folder: Path) -> TrainingComponents:
-    """Return components with decoded images read from a cache, or unchanged components."""
+    """Return the training components, with decoded images from a cache where possible."""
     dataset = components.dataset
     if settings.audit:
         return components

@@ -80,7 +80,7 @@ def test_batch_order_repeats_no_position_within_a_batch() -> None:
     order = BatchOrder(100, batch_size=20, shuffle=True, seed=3, drop_last=True)
     batches_of_all_items = list(order)
     positions = np.r_[np.arange(0, 60, 2), 130, 131]
-    order.fill_epochs_from(positions)
+    order.fill_epochs_by_repeating(positions)
     for epoch in range(5):
         order.set_epoch(epoch)
         batches = list(order)
@@ -90,11 +90,11 @@ def test_batch_order_repeats_no_position_within_a_batch() -> None:
         assert set(counts) <= {3, 4}
     order.begin_at(epoch=4, batch=2)
     assert list(order) == batches[2:]
-    order.fill_epochs_from(None)
+    order.fill_epochs_by_repeating(None)
     order.begin_at(epoch=0, batch=0)
     assert list(order) == batches_of_all_items
     with raises_usage_error("batch_size.too_large", 5, 20):
-        order.fill_epochs_from(np.arange(5))
+        order.fill_epochs_by_repeating(np.arange(5))
 
 
 @pytest.mark.parametrize("items", [50, 51])

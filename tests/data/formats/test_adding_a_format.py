@@ -6,7 +6,7 @@ from tests.errors import raises_usage_error
 
 import contraport
 from contraport.data import from_arrays, load
-from contraport.data.arrays import copy_subset_to_memory
+from contraport.data.array_datasets import copy_subset_to_memory
 from contraport.data.formats import FORMATS, data_format
 from contraport.data.splits import select_split_positions
 

@@ -193,7 +193,7 @@ class SelectingAuditCallback(Callback, ABC, Generic[AuditStateT]):
         """Restrict training to the items that the latest scores select."""
         state = self.last_state
         self._positions = self._initial_positions if state is None else state.training_positions
-        self._order.fill_epochs_from(self._positions.numpy())
+        self._order.fill_epochs_by_repeating(self._positions.numpy())
 
     def _draw_fresh_decoy_partners(self, purpose: str) -> Tensor:
         """Draw mismatched pairs that training has not seen, as partner indices ``(d,)``.

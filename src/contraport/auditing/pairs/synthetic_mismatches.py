@@ -61,9 +61,9 @@ class DatasetWithDecoysPastEnd(Dataset):
     trusted_view_mask: Tensor | None = None
 
     @property
-    def has_view_mask(self) -> bool:
+    def has_missing_or_distrusted_views(self) -> bool:
         """True if batches mark views that are missing or suspected to be wrong."""
-        return self.trusted_view_mask is not None or super().has_view_mask
+        return self.trusted_view_mask is not None or super().has_missing_or_distrusted_views
 
     def __getitems__(self, positions: list[int]) -> Batch:
         """Return the items and deliberate mismatches at the given positions as a batch."""
@@ -128,7 +128,7 @@ def check_auditable_dataset(
 
 
 def draw_groups_of_exchanging_sets(dataset: Dataset, *, seed: int) -> tuple[tuple[Tensor, ...], ...]:
-    """Draw random groups of item sets that exchange views to form mismatches.
+    """Draw random groups of item sets, within which sets swap views to form mismatches.
 
     A group has two sets of similar size, ``(m,)`` items each; items of equal content share a set.
     If the number of sets is odd, the last group has three sets.

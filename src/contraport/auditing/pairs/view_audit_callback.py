@@ -124,7 +124,7 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
 
     def _compute_next_state(self, epoch: int) -> ViewAuditState:
         last, items = self.last_state, len(self._dataset)
-        scores, fresh_scores = self._score_view_pairs()
+        scores, fresh_scores = self._score_view_pairs_of_items_and_decoys()
         trained_scores, number = scores[items:], 1
         if last is not None:
             number += last.num_scorings
@@ -163,7 +163,7 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
             epoch, number, scores, rates, torch.from_numpy(view_rates), view_scores, memorized, positions, trusted
         )
 
-    def _score_view_pairs(self) -> ViewPairScores:
+    def _score_view_pairs_of_items_and_decoys(self) -> ViewPairScores:
         """Score all items and deliberate mismatches by each pair of their views."""
         dataset, decoys, items = self._dataset, self._dataset.decoy_pairs, len(self._dataset)
         features, _ = encode_and_project_views(self._pipeline.model, dataset, self._pipeline.views, self._loader_config)

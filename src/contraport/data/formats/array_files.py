@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from contraport._utils.files import read_npy_array, read_npz_arrays
-from contraport.data.arrays import as_array, from_arrays
+from contraport.data.array_datasets import as_array, from_arrays
 from contraport.data.dataset import Dataset
 from contraport.data.duplicate_groups import group_by_shared_content
 from contraport.data.formats import data_format

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from contraport._utils.formatting import format_options, join_names
 from contraport._utils.text_bytes import check_nonblank_texts
-from contraport.data.arrays import as_number_per_item, as_view_tensor, as_weight_per_item, factorize
+from contraport.data.array_datasets import as_number_per_item, as_view_tensor, as_weight_per_item, factorize
 from contraport.data.dataset import Dataset
 from contraport.data.formats import data_format
 from contraport.data.formats.arrow_columns import (
@@ -34,9 +34,9 @@ from contraport.data.formats.arrow_columns import (
 )
 from contraport.data.formats.column_roles import ColumnRoles, derive_view_names, infer_roles
 from contraport.data.image_decoding import ImageFiles
-from contraport.data.item_metadata import ItemMetadata, UndecodedItemsOrStore
+from contraport.data.item_metadata import ItemFilesBytesOrStore, ItemMetadata
 from contraport.data.splits import TEST_SPLIT_NAMES, Positions, get_test_and_unused_masks
-from contraport.data.stores import ArrayStore, PackedTextStore, Shape, Store, UndecodedItems
+from contraport.data.stores import ArrayStore, ItemFilesOrBytes, PackedTextStore, Shape, Store
 from contraport.errors import UsageError, check, check_regular_file, import_optional, unreadable_error
 
 _CONVERTED_BYTES_PER_BLOCK = 2**22
@@ -173,7 +173,7 @@ class NumberColumnStore(Store):
 
 
 @dataclass(frozen=True)
-class ImageColumn(UndecodedItems):
+class ImageColumn(ItemFilesOrBytes):
     """Encoded images in a table column, as bytes or Hugging Face's struct."""
 
     rows: TableRows
@@ -327,7 +327,7 @@ def infer_roles_from_values(rows: TableRows, declared_roles: Mapping[str, Any] |
 
 
 def _find_image_path_or_number_per_row(
-    views: Sequence[UndecodedItemsOrStore], present: np.ndarray | None, source_rows: Positions, table_name: str
+    views: Sequence[ItemFilesBytesOrStore], present: np.ndarray | None, source_rows: Positions, table_name: str
 ) -> Sequence[str] | None:
     """Return a name per row, its image path or number; None without image files."""
     of_files = [(number, view.files) for number, view in enumerate(views) if isinstance(view, ImageFiles)]
@@ -394,7 +394,7 @@ def _read_optional_number_per_item(
 
 def _build_view(
     rows: TableRows, names: tuple[str, ...], folder: Path, table_name: str, *, may_be_texts: bool
-) -> UndecodedItemsOrStore:
+) -> ItemFilesBytesOrStore:
     """Build one view from the columns of a table.
 
     Texts, and numbers of an Arrow table, are read into memory; other values are read when they are fetched.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,9 @@ TABLE_NAMES = ("rows", "columns", "pairs")
 """Names of the three tables of a coupling, without the suffixes of their files."""
 
 
-def _list_files_of_table(folder: str, table_name: str) -> list[Path]:
-    """Return the existing files of a coupling's table, such as rows.csv or rows.parquet."""
-    return [path for suffix in TABLE_SUFFIXES if (path := Path(folder) / f"{table_name}{suffix}").is_file()]
+def _list_files_with_suffixes(folder: str, stem: str, suffixes: Sequence[str]) -> list[Path]:
+    """Return the files of a folder that have a stem and any of some suffixes."""
+    return [path for suffix in suffixes if (path := Path(folder) / f"{stem}{suffix}").is_file()]
 
 
 def looks_like_coupling_folder(folder: str) -> bool:
@@ -34,7 +35,7 @@ def looks_like_coupling_folder(folder: str) -> bool:
     """
     if not Path(folder).is_dir():
         return False
-    tables = [files for table_name in TABLE_NAMES if (files := _list_files_of_table(folder, table_name))]
+    tables = [files for name in TABLE_NAMES if (files := _list_files_with_suffixes(folder, name, TABLE_SUFFIXES))]
     if len(tables) in (0, 1, len(TABLE_NAMES)):
         return len(tables) == len(TABLE_NAMES)
     has_images = len(list_relative_paths(Path(folder), IMAGE_SUFFIXES)) > 0
@@ -47,7 +48,7 @@ def get_table_files(folder: str) -> dict[str, Path]:
     """Return the file of each table in a coupling folder, by table name."""
     files = {}
     for table_name in TABLE_NAMES:
-        tables = _list_files_of_table(folder, table_name)
+        tables = _list_files_with_suffixes(folder, table_name, TABLE_SUFFIXES)
         message = f"data: {folder} is a coupling without a table {table_name!r} ({', '.join(TABLE_SUFFIXES)})."
         if not tables and list_relative_paths(Path(folder), IMAGE_SUFFIXES):
             message += " If its images are the data, move its tables to another folder."

@@ -12,11 +12,11 @@ import numpy as np
 
 from contraport._utils.formatting import format_options
 from contraport._utils.text_bytes import check_nonblank_texts
-from contraport.data.arrays import factorize
+from contraport.data.array_datasets import factorize
 from contraport.data.dataset import Dataset
 from contraport.data.formats import data_format
 from contraport.data.image_decoding import IMAGE_SUFFIXES, ImageFiles
-from contraport.data.item_metadata import ItemMetadata, UndecodedItemsOrStore
+from contraport.data.item_metadata import ItemFilesBytesOrStore, ItemMetadata
 from contraport.data.splits import TEST_SPLIT_NAMES
 from contraport.data.stores import PackedTextStore
 from contraport.errors import check, check_regular_file, translate_read_errors
@@ -78,7 +78,7 @@ def load_image_or_text_folder(
         return items.build_dataset(split, [images], image_size=image_size)
     nonempty = np.array([bool(caption) for caption in captions])
     present = None if nonempty.all() else np.stack([np.ones_like(nonempty), nonempty], axis=1)
-    views: list[UndecodedItemsOrStore] = [images, PackedTextStore.from_texts(captions, "data")]
+    views: list[ItemFilesBytesOrStore] = [images, PackedTextStore.from_texts(captions, "data")]
     items = replace(items, present=present)
     return items.build_dataset(split, views, image_size=image_size, view_names=("image", "text"))
 

@@ -20,15 +20,15 @@ import numpy as np
 from torch import Tensor
 
 from contraport._utils.text_bytes import TEXT_SHAPE, texts_to_tensor
-from contraport.data.arrays import as_view_tensor, factorize
+from contraport.data.array_datasets import as_view_tensor, factorize
 from contraport.data.dataset import Dataset
 from contraport.data.formats import data_format
 from contraport.data.formats.column_roles import DOMAIN_COLUMN_NAMES, LABEL_COLUMN_NAMES
 from contraport.data.formats.image_or_text_files import list_relative_paths
 from contraport.data.image_decoding import IMAGE_SUFFIXES
-from contraport.data.item_metadata import ItemMetadata, UndecodedItemsOrStore
+from contraport.data.item_metadata import ItemFilesBytesOrStore, ItemMetadata
 from contraport.data.splits import TEST_SPLIT_NAMES, Positions
-from contraport.data.stores import DecodingStore, Shape, UndecodedItems
+from contraport.data.stores import DecodingStore, ItemFilesOrBytes, Shape
 from contraport.errors import check, check_regular_file, translate_read_errors
 
 _IMAGE_FIELD, _ARRAY_FIELD, _TEXT_FIELD, _CLASS_FIELD, _JSON_FIELD = "image", "npy", "txt", "cls", "json"
@@ -126,7 +126,7 @@ class _Sample(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ArchiveMembers(UndecodedItems):
+class ArchiveMembers(ItemFilesOrBytes):
     """Undecoded files of one suffix in tar archives, one per sample.
 
     Each access opens an archive, so that several processes can use the same object.
@@ -290,7 +290,7 @@ def _encode_as_codes_and_names(
     return factorize(f"data: {data}: {role}", [int(value) for value in values] if integers else values)
 
 
-def _build_view(archives: list[str], samples: list[_Sample], field: str) -> UndecodedItemsOrStore:
+def _build_view(archives: list[str], samples: list[_Sample], field: str) -> ItemFilesBytesOrStore:
     """Build one view from a field that all samples have."""
     places = np.array(
         [(sample.archive_index, *sample.offset_and_size_by_field[field]) for sample in samples], dtype=np.int64
@@ -304,7 +304,7 @@ def _build_view(archives: list[str], samples: list[_Sample], field: str) -> Unde
     return DecodingStore(members, shape, _decode_arrays)
 
 
-def _decode_texts(members: UndecodedItems, positions: Sequence[int], _shape: Shape) -> Tensor:
+def _decode_texts(members: ItemFilesOrBytes, positions: Sequence[int], _shape: Shape) -> Tensor:
     """Read and check the texts at some positions, as one view."""
     texts = []
     for position in positions:
@@ -315,7 +315,7 @@ def _decode_texts(members: UndecodedItems, positions: Sequence[int], _shape: Sha
     return texts_to_tensor(texts, "data")
 
 
-def _decode_arrays(members: UndecodedItems, positions: Sequence[int], _shape: Shape = ()) -> Tensor:
+def _decode_arrays(members: ItemFilesOrBytes, positions: Sequence[int], _shape: Shape = ()) -> Tensor:
     """Read and check the arrays at some positions, as one view."""
     arrays: list[np.ndarray] = []
     for position in positions:

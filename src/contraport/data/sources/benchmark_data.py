@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from contraport._utils.formatting import format_options
-from contraport.data.arrays import copy_subset_to_memory, from_arrays
+from contraport.data.array_datasets import copy_subset_to_memory, from_arrays
 from contraport.data.dataset import Dataset
 from contraport.data.formats.image_or_text_files import read_text_file
 from contraport.data.splits import draw_stratified_split, select_split_positions

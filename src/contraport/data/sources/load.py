@@ -19,17 +19,17 @@ from contraport._utils.formatting import describe_item_shape, join_names
 from contraport._utils.lazy_imports import import_object
 from contraport._utils.text_bytes import check_nonblank_texts
 from contraport.catalog import DATASETS
-from contraport.data.arrays import as_array, check_equal_shapes
+from contraport.data.array_datasets import as_array, check_equal_shapes
 from contraport.data.dataset import Dataset
 from contraport.data.formats import FORMATS, find_format
 from contraport.data.formats.array_files import dataset_from_arrays
 from contraport.data.formats.arrow_datasets import TableRows, dataset_from_huggingface, dataset_from_rows
 from contraport.data.formats.column_roles import check_no_columns
 from contraport.data.image_decoding import IMAGE_SUFFIXES, ImageFiles, compute_clipped_median_size, to_square_tensor
-from contraport.data.item_metadata import ItemMetadata, UndecodedItemsOrStore
+from contraport.data.item_metadata import ItemFilesBytesOrStore, ItemMetadata
 from contraport.data.sources.benchmark_data import get_download_folder
 from contraport.data.sources.torch_datasets import from_stream, from_torch, is_stream, resize_if_images
-from contraport.data.sources.url_cache import download_unless_cached, is_remote
+from contraport.data.sources.url_cache import download_if_new_or_changed, is_remote
 from contraport.data.stores import ArrayStore, PackedTextStore, TransformedStore
 from contraport.errors import (
     UsageError,
@@ -140,7 +140,7 @@ def load_split_or_all_items(data: Any, split: str = "train", **options: Any) -> 
 def _load_name_path_or_url(data: str, split: str, root: Path | None, **options: Any) -> Dataset:
     """Load one split of named data, or of a path or URL."""
     if is_remote(data):
-        local_copy = download_unless_cached(data, get_download_folder(root) / "remote")
+        local_copy = download_if_new_or_changed(data, get_download_folder(root) / "remote")
         dataset = _load_name_path_or_url(local_copy, split, root, **options)
         dataset.name = data  # messages name the URL, not the local copy
         return dataset
@@ -230,7 +230,7 @@ def _build_dataset_from_list(
     data: Sequence[Any], split: str, image_size: int | None, test_fraction: float | None
 ) -> Dataset:
     """Build one split from a list of paths, images, texts or arrays."""
-    view: UndecodedItemsOrStore | None = None
+    view: ItemFilesBytesOrStore | None = None
     items = ItemMetadata("images", len(data), test_fraction=test_fraction)
     if all(isinstance(item, str) for item in data) and Path(data[0]).suffix.lower() not in IMAGE_SUFFIXES:
         check_nonblank_texts("data", data)

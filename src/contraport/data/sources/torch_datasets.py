@@ -18,7 +18,7 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset, Subset
 
 from contraport._utils.text_bytes import concatenate_batches, item_shape, texts_to_tensor
-from contraport.data.arrays import as_view_tensor, factorize_to_tensor
+from contraport.data.array_datasets import as_view_tensor, factorize_to_tensor
 from contraport.data.dataset import Dataset
 from contraport.data.formats.column_roles import LABEL_COLUMN_NAMES, is_text_column_name
 from contraport.data.formats.shards import derive_field_view_names

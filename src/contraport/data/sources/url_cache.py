@@ -47,7 +47,7 @@ class _RemoteFile(NamedTuple):
     state: dict[str, str]
 
 
-def download_unless_cached(url: str, cache_folder: Path) -> str:
+def download_if_new_or_changed(url: str, cache_folder: Path) -> str:
     """Download the data at a URL unless cached, and return the path.
 
     The URL is that of a file, of several files by braces in its last part as in ``s3://bucket/train-{000..003}.tar``,

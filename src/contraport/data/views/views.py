@@ -168,7 +168,7 @@ class Views(nn.Module):
     def _make_custom_views_unless_made(
         self, custom: CustomTransform, views: tuple[Tensor, ...], offset: BatchOffset | None
     ) -> tuple[Tensor, ...]:
-        """Return custom random views, made by the dataset or by this call."""
+        """Return the items' custom random views, made here if the dataset did not."""
         if custom.takes_batches:
             floats = _views_to_floats(views)
             return tuple(custom.transform_batch(floats[source], offset) for source in self._sources)

@@ -265,7 +265,7 @@ class _WeightVariants(NamedTuple):
             self.with_own_exponentials.take_rows(rows), self.with_shared_exponential.take_rows(rows), self.can_share
         )
 
-    def iter_tensors_and_constants(self) -> Iterator[tuple[tuple[Tensor, ...], dict[str, int]]]:
+    def iter_tensors_and_constants_per_launch(self) -> Iterator[tuple[tuple[Tensor, ...], dict[str, int]]]:
         """Yield the weight tensors and compile-time constants of each kernel launch.
 
         With several terms there are two launches, of which the kernel skips one: see `triton_kernels`.
@@ -344,7 +344,7 @@ def _row_gradients_and_sums_fused(
     splits = _count_column_splits(inputs, blocks)
     (n, d), like = inputs.x.shape, weights.with_own_exponentials.row_factors
     out, mass = like.new_empty(splits, n, d), like.new_empty(splits, n)
-    for tensors, form in weights.iter_tensors_and_constants():
+    for tensors, form in weights.iter_tensors_and_constants_per_launch():
         _launch_kernel(
             "weighted_products_kernel", splits, inputs, (*tensors, out, mass), blocks, **form, WITHOUT_LINK=without_link
         )
@@ -370,7 +370,7 @@ def _embedding_and_bias_gradients_in_row_blocks(
         rows = slice(top, min(top + height, n))
         w, tiles = workspace[: rows.stop - rows.start], _ceil_div(m, blocks.BLOCK_N)
         part = inputs.take_rows(rows)
-        for tensors, form in weights.take_rows(rows).iter_tensors_and_constants():
+        for tensors, form in weights.take_rows(rows).iter_tensors_and_constants_per_launch():
             _launch_kernel("pair_weights_kernel", tiles, part, (*tensors, w), blocks, **form, WITHOUT_LINK=without_link)
         if needs_grad[0]:
             dx[rows] = _matmul_to_float32(w, right)
@@ -519,7 +519,7 @@ def _empty_gradient_and_sums(z: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _stack_labels_and_exceptions(masks: Sequence[LabelExclusion], side: int, z: Tensor) -> Tensor:
-    """Stack the row or column labels and exceptions of all masks.
+    """Stack the row or column labels of all masks, and their exception labels.
 
     `side` is 0 for rows and 1 for columns, with vectors `z`. Each mask has a row of labels, then one of exceptions.
     """

@@ -177,7 +177,9 @@ class StreamedPairPasses(PairPasses):
         self.processes.all_reduce_(sums)
         return sums
 
-    def _get_tile(self, rows: slice, columns: slice, *, exponential: bool, with_link_input: bool = False) -> Tile:
+    def _get_masked_kernel_tile(
+        self, rows: slice, columns: slice, *, exponential: bool, with_link_input: bool = False
+    ) -> Tile:
         """Compute a tile of log K, or of K if `exponential`."""
         buffer = self._kernel_tile_buffer(rows, columns)
         if exponential:
@@ -199,7 +201,7 @@ class StreamedPairPasses(PairPasses):
     def _iter_own_tiles(self, *, exponential: bool, with_link_input: bool = False) -> Iterator[Tile]:
         """Yield the tiles of this process, each valid until the next."""
         for rows, columns in self._iter_tile_ranges_of_process():
-            yield self._get_tile(rows, columns, exponential=exponential, with_link_input=with_link_input)
+            yield self._get_masked_kernel_tile(rows, columns, exponential=exponential, with_link_input=with_link_input)
 
     def _iter_tile_ranges_of_process(self) -> Iterator[tuple[slice, slice]]:
         """Yield the row and column ranges of this process's tiles.
@@ -272,7 +274,7 @@ class StreamedPairPasses(PairPasses):
         return (log_kernel + by_row[:, None]).add_(by_column).exp_()
 
     def _group_terms_by_exponents(self, terms: Sequence[WeightTerm]) -> list[_TermGroup]:
-        """Group the pair weights' summands by the exponential that they can share.
+        """Group the pair weights' summands so that each group needs one exponential.
 
         Where all exponents are moderate, all terms are one group, whose exponents are factors. Otherwise a group takes
         its exponents from one of its own terms, whose exp(S + A + B) is the weight of a softmax and at most 1.
@@ -353,12 +355,14 @@ class StoredPairPasses(StreamedPairPasses):
         start = self._starts[rows.start, columns.start] + (self._entries if link_input else 0)
         return self._storage[start : start + height * width].view(height, width)
 
-    def _get_tile(self, rows: slice, columns: slice, *, exponential: bool, with_link_input: bool = False) -> Tile:
+    def _get_masked_kernel_tile(
+        self, rows: slice, columns: slice, *, exponential: bool, with_link_input: bool = False
+    ) -> Tile:
         """Return a stored tile, which is computed on first use."""
         kernel, key = self._stored_tile_view(rows, columns), (rows.start, columns.start)
         t = self._stored_tile_view(rows, columns, link_input=True) if self._has_link else None
         if key not in self._filled:
-            tile = super()._get_tile(rows, columns, exponential=self.has_bounded_exponents)
+            tile = super()._get_masked_kernel_tile(rows, columns, exponential=self.has_bounded_exponents)
             for stored, value in ((kernel, tile.kernel_or_log_kernel), (t, tile.link_input)):
                 if stored is not None and value is not None and value.data_ptr() != stored.data_ptr():
                     stored.copy_(value)
@@ -466,11 +470,11 @@ def _exponentiate_into_term_group(
     return _TermGroup(shared_exponents, row_factors, column_factors)
 
 
-def _sum_outer_products(row_factors: Tensor, column_factors: Tensor, out: Tensor | None) -> Tensor:
+def _sum_outer_products(row_factors: Tensor, column_factors: Tensor, overwritten_buffer: Tensor | None) -> Tensor:
     """Return the sum of k outer products, (k, n) and (k, m) to (n, m)."""
     if len(row_factors) > 6:  # fewer are faster one by one
-        return torch.mm(row_factors.T, column_factors, out=out)
-    total = torch.mul(row_factors[0, :, None], column_factors[0], out=out)
+        return torch.mm(row_factors.T, column_factors, out=overwritten_buffer)
+    total = torch.mul(row_factors[0, :, None], column_factors[0], out=overwritten_buffer)
     for row, column in zip(row_factors[1:], column_factors[1:], strict=True):
         total.addcmul_(row[:, None], column)
     return total

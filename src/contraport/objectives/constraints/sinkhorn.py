@@ -14,7 +14,7 @@ from torch import Tensor
 
 from contraport.engine import (
     OTHER_AXIS,
-    Axis,
+    AxisName,
     Geometry,
     HalfStepSpec,
     Relaxation,
@@ -100,13 +100,13 @@ class SinkhornConstraint(Constraint, ABC):
         )
 
     @abstractmethod
-    def half_step_axes(self) -> tuple[Axis, ...]:
+    def half_step_axes(self) -> tuple[AxisName, ...]:
         """Return the axis of each half-step in order, ``"rows"`` or ``"columns"``.
 
         Each half-step reads the potential of the one before.
         """
 
-    def marginal_relaxation(self, axis: Axis, temperature: float | Tensor) -> MarginalRelaxation:
+    def marginal_relaxation(self, axis: AxisName, temperature: float | Tensor) -> MarginalRelaxation:
         """Return the relaxation of the row or column marginal, none by default."""
         return NO_RELAXATION
 
@@ -209,7 +209,7 @@ def _stack_half_step_relaxations(
 
 
 def _build_plan(
-    problem: _SinkhornProblem, axes: tuple[Axis, ...], potentials: list[Tensor], last_relaxation: MarginalRelaxation
+    problem: _SinkhornProblem, axes: tuple[AxisName, ...], potentials: list[Tensor], last_relaxation: MarginalRelaxation
 ) -> Plan:
     """Build the transport plan from the final Sinkhorn potentials.
 
@@ -217,7 +217,7 @@ def _build_plan(
     """
     geometry, explicit_log_marginals, log_marginals, reference = problem
     targets = dict(zip(OTHER_AXIS, log_marginals, strict=True))
-    initial: dict[Axis, Tensor] = {} if reference is None else dict(zip(OTHER_AXIS, reference, strict=True))
+    initial: dict[AxisName, Tensor] = {} if reference is None else dict(zip(OTHER_AXIS, reference, strict=True))
     latest = dict(zip(axes, potentials, strict=True))
     for axis in initial:
         if axis not in latest:
@@ -242,7 +242,7 @@ def _build_plan(
 
 @cached_until_result_written
 def _list_half_step_specs(
-    half_step_axes: tuple[Axis, ...], num_directions: int, has_initial_potentials: bool
+    half_step_axes: tuple[AxisName, ...], num_directions: int, has_initial_potentials: bool
 ) -> tuple[HalfStepSpec, ...]:
     """List the half-steps in order, each repeated on the other axis for two directions.
 
@@ -268,7 +268,7 @@ class Rows(SinkhornConstraint):
             [0.1345, 0.3655]])
     """
 
-    def half_step_axes(self) -> tuple[Axis, ...]:
+    def half_step_axes(self) -> tuple[AxisName, ...]:
         return ("rows",)
 
 
@@ -283,7 +283,7 @@ class Columns(SinkhornConstraint):
             [0.1345, 0.3655]])
     """
 
-    def half_step_axes(self) -> tuple[Axis, ...]:
+    def half_step_axes(self) -> tuple[AxisName, ...]:
         return ("columns",)
 
 
@@ -299,7 +299,7 @@ class AlternatingConstraint(SinkhornConstraint, ABC):
         if self.tolerance is not None:
             check_positive("tolerance", self.tolerance)
 
-    def half_step_axes(self) -> tuple[Axis, ...]:
+    def half_step_axes(self) -> tuple[AxisName, ...]:
         return ("rows", "columns") * self.iterations
 
 
@@ -381,7 +381,7 @@ class Unbalanced(AlternatingConstraint):
         for value in self._deviation_price_by_axis().values():
             check_positive("relaxation", value, allow_infinity=True)
 
-    def _deviation_price_by_axis(self) -> dict[Axis, float]:
+    def _deviation_price_by_axis(self) -> dict[AxisName, float]:
         """Return the penalty weights of deviations from the row and column marginals."""
         rho = self.relaxation
         if not isinstance(rho, tuple | list):
@@ -405,7 +405,7 @@ class Unbalanced(AlternatingConstraint):
                 total = total + price * divergence(log_masses[axis], prescribed[axis])
         return total
 
-    def marginal_relaxation(self, axis: Axis, temperature: float | Tensor) -> MarginalRelaxation:
+    def marginal_relaxation(self, axis: AxisName, temperature: float | Tensor) -> MarginalRelaxation:
         price = self._deviation_price_by_axis()[axis]
         if self.marginal_divergence == "kl":
             # Not price / (price + temperature): an infinite price gives damping 1 rather than NaN.

@@ -144,9 +144,9 @@ class MovingAverageLogSum(ItemLogAverages, KernelDivergence):
         super().__init__(items, momentum)
 
     def forward(self, result: PlanWithTarget) -> ValuesPerRow:
-        """Return each row's target mass times the log of its average kernel, (N,).
+        """Return each row's target mass times its item's log moving-average kernel, (N,).
 
-        The average is the moving one of the row's item. In training mode it is updated first.
+        In training mode the average is updated first.
         """
         check_not_single_item(result)
         items = self.get_valid_ids(result.ids)

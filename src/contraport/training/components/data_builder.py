@@ -14,11 +14,11 @@ from contraport import distributed
 from contraport.catalog.data_option_parsers import (
     parse_corruptions,
     parse_domain_shift,
-    parse_imbalance_ratio,
+    parse_largest_to_smallest_class_ratio,
     parse_mismatch,
 )
 from contraport.data import Dataset, Views, build_loader, load
-from contraport.data.arrays import as_weight_per_item
+from contraport.data.array_datasets import as_weight_per_item
 from contraport.data.data_loader import ClosableDataLoader, StreamLoader
 from contraport.data.formats.array_files import read_npy
 from contraport.data.perturbations import (
@@ -120,7 +120,7 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
         positions = _draw_stratified_positions(dataset, most / len(dataset), "test", purpose="data.items")
         dataset = dataset.subset(positions)
     if settings.imbalance is not None and dataset.split == "train":
-        dataset = make_imbalanced(dataset, parse_imbalance_ratio(settings.imbalance))
+        dataset = make_imbalanced(dataset, parse_largest_to_smallest_class_ratio(settings.imbalance))
     if settings.given_views:
         names, shapes = dataset.view_names, dataset.shapes
         views = [resolve_view_index("given_views", view, names, shapes) for view in settings.given_views]

@@ -17,7 +17,7 @@ from contraport._utils.text_bytes import create_zero_items, is_text_shape
 from contraport.catalog.recipes import get_recipe_settings
 from contraport.data import Views
 from contraport.encoders import InitialWeights, Model, load_pretrained_weights, read_initial_weights
-from contraport.encoders.factory import list_custom_code_encoders
+from contraport.encoders.factory import list_import_path_encoders
 from contraport.encoders.initial_weights import combine_weights_by_view
 from contraport.encoders.lora import inject_lora
 from contraport.encoders.model import CONFIG_FILE, Encoders, optional_values_per_view
@@ -214,7 +214,7 @@ def _check_frozen_are_pretrained(settings: Settings, model: Model, pretrained_ma
     """Raise `UsageError` if `freeze` or `lora` would freeze an encoder with random weights."""
     for number, is_pretrained in enumerate(pretrained_mask):
         encoder, view = model.encoder_sources[number], model.view_names[number]
-        may_be_trained = isinstance(encoder, nn.Module) or bool(list_custom_code_encoders(encoder))
+        may_be_trained = isinstance(encoder, nn.Module) or bool(list_import_path_encoders(encoder))
         has_weights = next(model.tower(number).encoder.parameters(), None) is not None
         for argument in ("freeze", "lora"):
             is_frozen = bool(resolve_option_per_tower(argument, getattr(settings, argument), model)[number])

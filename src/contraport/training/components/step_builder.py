@@ -165,7 +165,7 @@ def check_sample_weights_fit_objective(
         message = "sample_weight: plan requires all views of each item; " + (
             f"some items of {dataset.name!r} lack a view." if dataset.present is not None else "audit drops views."
         )
-        check(not dataset.has_view_mask, message, "missing_views")
+        check(not dataset.has_missing_or_distrusted_views, message, "missing_views")
     elif dataset.weights is None:
         message = (
             "constraint: marginals=weights requires sample weights; add "
@@ -322,7 +322,7 @@ def _build_step_loss(
     else:
         assert objective is not None
         loss = _build_objective_loss(settings, dataset, model, views, objective, weights_from_plan_schedule)
-    if dataset.has_view_mask and (reason := loss.missing_views_unsupported_reason()) is not None:
+    if dataset.has_missing_or_distrusted_views and (reason := loss.missing_views_unsupported_reason()) is not None:
         message = f"audit: not supported for more than two views, of which it drops some: {reason}."
         check(dataset.present is not None, message, "missing_views")
         assert dataset.present is not None

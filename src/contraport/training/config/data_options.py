@@ -11,7 +11,7 @@ from contraport.catalog.data_option_parsers import (
     parse_augment,
     parse_corruptions,
     parse_domain_shift,
-    parse_imbalance_ratio,
+    parse_largest_to_smallest_class_ratio,
     parse_mismatch,
 )
 from contraport.errors import check
@@ -172,7 +172,7 @@ class DataPreparationSettings(BaseOptions):
         "Ratio of the largest to the smallest class after dropping training items: class sizes decrease geometrically "
         "in the order of the classes. With 100 the smallest class has one hundredth of the items of the largest. The "
         "subset is fixed.",
-        check=lambda _, value: parse_imbalance_ratio(value),
+        check=lambda _, value: parse_largest_to_smallest_class_ratio(value),
     )
     corrupt: str | None = option(
         None,

@@ -6,9 +6,9 @@ from scipy import stats
 from sklearn.metrics import ndcg_score
 from tests.errors import raises_usage_error
 
-from contraport.metrics import link_prediction
+from contraport.metrics import column_ranking
+from contraport.metrics.column_ranking import ColumnRanking, rank_columns
 from contraport.metrics.intervals import MetricResult, bootstrap_interval
-from contraport.metrics.link_prediction import ColumnRanking, rank_columns
 
 rng = np.random.default_rng(0)
 ROWS, COLUMNS = torch.tensor(rng.normal(size=(20, 5))), torch.tensor(rng.normal(size=(30, 5)))
@@ -25,7 +25,7 @@ def scores_without_training_columns() -> np.ndarray:
 
 @pytest.fixture(params=[1 << 24, 100], ids=["at once", "in parts"])
 def ranking(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ColumnRanking:
-    monkeypatch.setattr(link_prediction, "MAX_COSINES_IN_MEMORY", request.param)
+    monkeypatch.setattr(column_ranking, "MAX_COSINES_IN_MEMORY", request.param)
     return rank_columns(ROWS, COLUMNS, TRAIN, TEST)
 
 
@@ -82,7 +82,7 @@ def test_recall_interval_agrees_with_resampling_rows() -> None:
 
 def test_rejects_numbers_beyond_the_stored_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rank_columns(ROWS, COLUMNS, TRAIN, TEST).pair_hits_at(31).all()  # all 30 columns are ranked
-    monkeypatch.setattr(link_prediction, "MAX_NEAREST_COLUMNS_KEPT_PER_ROW", 8)
+    monkeypatch.setattr(column_ranking, "MAX_NEAREST_COLUMNS_KEPT_PER_ROW", 8)
     ranking = rank_columns(ROWS, COLUMNS, TRAIN, TEST)
     metrics = (
         ranking.pair_hits_at,

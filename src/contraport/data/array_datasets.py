@@ -120,7 +120,7 @@ def _build_view_store(argument: str, view: Any, *, absent: np.ndarray | None, co
     """
     if isinstance(view, np.memmap) and view.mode == "r" and view.flags.c_contiguous:
         _check_view(argument, view)
-        store = MappedRowStore(view, partial(_to_channels_first_tensor, copy=False), absent)
+        store = MappedRowStore(view, partial(_items_to_channels_first_tensor, copy=False), absent)
         if view.dtype.kind == "f":
             _check_finite(argument, ((rows, floats.numpy()) for rows, floats in store.iterate_raw_and_converted_rows()))
         return store
@@ -212,7 +212,7 @@ def as_view_tensor(argument: str, values: ArrayLikeOrTensor, *, copy: bool = Tru
         values = np.stack([_as_non_object_array(argument, item) for item in values]) if values else np.empty(0)
     array = _as_non_object_array(argument, values)
     _check_view(argument, array)
-    tensor = _to_channels_first_tensor(array, copy=copy)
+    tensor = _items_to_channels_first_tensor(array, copy=copy)
     if tensor.dtype != torch.uint8:
         floats = tensor.numpy()
         _check_finite(argument, ((array[rows], floats[rows]) for rows in _iterate_row_slices(array)))
@@ -236,9 +236,9 @@ def _check_view(argument: str, array: np.ndarray) -> None:
         check(good, f"{argument}: must be {shapes}; got {kind}.", "shape")
 
 
-def _to_channels_first_tensor(array: np.ndarray, *, copy: bool) -> Tensor:
-    """Convert an array to a uint8 or float32 tensor with the channels first."""
-    is_image = array.ndim > 2
+def _items_to_channels_first_tensor(items: np.ndarray, *, copy: bool) -> Tensor:
+    """Convert an array of items to a uint8 or float32 tensor, images channels first."""
+    array, is_image = items, items.ndim > 2
     if array.ndim == 3 and array.dtype.kind != "f":
         array = array[:, None]
     elif array.ndim == 4 and array.shape[3] < array.shape[1]:
