@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -193,8 +193,7 @@ def _write_torch_export(model: Model, path: Path) -> None:
 def _load_torch_export(path: Path, _: Model) -> Callable[..., Tensor]:
     """Load a program of torch.export as a module."""
     with path.open("rb") as file:
-        loaded: Callable[..., Tensor] = torch.export.load(file).module()
-    return loaded
+        return cast(Callable[..., Tensor], torch.export.load(file).module())
 
 
 def _write_torchscript(model: Model, path: Path) -> None:

@@ -419,7 +419,7 @@ class SumLoss(Loss):
 
     @property
     def last_plan_mass(self) -> float | None:
-        """Mass of the first objective's plan in the last call, or None."""
+        """Mean plan mass of the first objective in the last call, or None."""
         return self._first_objective.last_plan_mass
 
     def compute_terms_by_name(self, *views: Tensor, **options: CallOptionValue) -> dict[str, Tensor]:

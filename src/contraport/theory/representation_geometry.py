@@ -213,8 +213,7 @@ def compute_item_cosines_by_class(
     check(bool((sizes > 1).any()), f"labels: must have a class of two items, got {n} of as many classes.", "no_pairs")
     if names is not None:
         check_nonempty_sequence("names", names, "a list of the names of all classes")
-    class_names = tuple(map(str, classes.tolist() if names is None else names))
-    count = len(class_names)
+    count = len(class_names := tuple(map(str, classes.tolist() if names is None else names)))
     check(count == len(classes), f"names: must be {len(classes)}, one per class, got {count}.", "shape")
     cosines = z @ z.T
     member = F.one_hot(codes).double()

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -336,8 +336,7 @@ def _find_image_path_or_number_per_row(
     names = np.array([f"{table_name}, row {row}" for row in source_rows.tolist()], dtype=np.object_)
     for number, files in reversed(of_files):
         names = np.where(present[:, number], np.array(files, dtype=np.object_), names)
-    keys: list[str] = names.tolist()
-    return keys
+    return cast(list[str], names.tolist())
 
 
 def _read_keys_unless_incomplete(

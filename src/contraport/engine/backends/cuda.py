@@ -325,7 +325,7 @@ def _embedding_and_bias_gradients(
             kernel(*weights, *factors, can_share, n, m, MAX_SHARED_EXPONENT_GAP, BLOCK=VECTOR_BLOCK_ENTRIES)
     shared = _WeightTerms(weights.row_exponents, weights.column_exponents, *factors)
     forms = _WeightVariants(weights, shared, can_share)
-    if x.shape[1] > _choose_device_launch_config("weighted_products_kernel", x).BLOCK_D:
+    if x.shape[1] > _choose_device_launch_config("weighted_products_by_column_split_kernel", x).BLOCK_D:
         return _embedding_and_bias_gradients_in_row_blocks(inputs, forms, needs_grad, without_link)
     sides = []
     for slot, side, form in ((0, inputs, forms), (1, inputs.T, forms.T)):
@@ -340,14 +340,13 @@ def _row_gradients_and_sums_fused(
     inputs: _KernelInputs, weights: _WeightVariants, without_link: bool
 ) -> tuple[Tensor, Tensor]:
     """Return W y and the row sums of pair weights W, without storing W."""
-    blocks = _choose_device_launch_config("weighted_products_kernel", inputs.x)
+    kernel = "weighted_products_by_column_split_kernel"
+    blocks = _choose_device_launch_config(kernel, inputs.x)
     splits = _count_column_splits(inputs, blocks)
     (n, d), like = inputs.x.shape, weights.with_own_exponentials.row_factors
     out, mass = like.new_empty(splits, n, d), like.new_empty(splits, n)
     for tensors, form in weights.iter_tensors_and_constants_per_launch():
-        _launch_kernel(
-            "weighted_products_kernel", splits, inputs, (*tensors, out, mass), blocks, **form, WITHOUT_LINK=without_link
-        )
+        _launch_kernel(kernel, splits, inputs, (*tensors, out, mass), blocks, **form, WITHOUT_LINK=without_link)
     return (out[0], mass[0]) if splits == 1 else (out.sum(0), mass.sum(0))
 
 
@@ -435,7 +434,7 @@ _CONFIGS_BY_KERNEL_AND_ROW_BYTES: dict[str, dict[int, list[_LaunchConfig]]] = {
         512: [_LaunchConfig(128, 64, 8, 3), _LaunchConfig(128, 64, 8, 2)],
         0: [_LaunchConfig(128, 256, 8, 3), _LaunchConfig(128, 64, 8, 3)],
     },
-    "weighted_products_kernel": {
+    "weighted_products_by_column_split_kernel": {
         256: [_LaunchConfig(64, 128, 4, 2)],
         512: [_LaunchConfig(128, 64, 8, 3), _LaunchConfig(128, 64, 8, 2)],
         0: [_LaunchConfig(128, 64, 8, 3)],

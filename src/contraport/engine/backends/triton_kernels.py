@@ -75,7 +75,7 @@ def row_sums_by_column_split_kernel(
 
 
 @triton.jit
-def weighted_products_kernel(
+def weighted_products_by_column_split_kernel(
     x, y, row_bias, column_bias, row_labels, column_labels, factor, power, n, m,
     row_exponents, column_exponents, row_factors, column_factors, can_share, out, weight_sums,
     D: tl.constexpr, LINK: tl.constexpr, MASKS: tl.constexpr, EXCEPTIONS: tl.constexpr, PRECISION: tl.constexpr,
