@@ -251,11 +251,11 @@ def _concatenate_texts(batches: Sequence[Sequence[str] | None]) -> np.ndarray | 
 
 
 @contextmanager
-def open_feature_buffer(path: Path) -> Iterator[FeatureFileBuffer]:
+def open_temporary_feature_buffer(beside: Path) -> Iterator[FeatureFileBuffer]:
     """Context manager that provides a temporary feature file, removed on exit."""
-    temporary = path.with_name(f".{path.stem}-{uuid.uuid4().hex}.features")
-    with translate_write_errors("out", path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = beside.with_name(f".{beside.stem}-{uuid.uuid4().hex}.features")
+    with translate_write_errors("out", beside):
+        beside.parent.mkdir(parents=True, exist_ok=True)
         file = temporary.open("wb")
     try:
         with file:

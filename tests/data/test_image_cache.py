@@ -17,7 +17,7 @@ from contraport import train
 from contraport.catalog.data_option_parsers import CorruptionSpec, MismatchSpec
 from contraport.data import Dataset, from_arrays, load
 from contraport.data.image_cache import cache_decoded_images, digest_for_cache
-from contraport.data.perturbations import corrupt_dataset, draw_mismatched_partners, replace_views_after_first
+from contraport.data.perturbations import corrupt_dataset_views, draw_mismatched_partners, replace_views_after_first
 from contraport.data.stores import SubsetStore
 from contraport.runs import as_run_folder
 
@@ -131,7 +131,7 @@ def test_images_of_mismatched_and_corrupted_data_are_cached(photos: Path, tmp_pa
     everything = list(range(len(dataset)))
     for name, changed in (
         ("mismatched", mismatched),
-        ("corrupted", corrupt_dataset(mismatched, CorruptionSpec("noise", 1))),
+        ("corrupted", corrupt_dataset_views(mismatched, CorruptionSpec("noise", 1))),
     ):
         cached = cache_decoded_images(changed, tmp_path / name, num_workers=0)
         assert not changed.is_in_memory
@@ -154,7 +154,7 @@ def test_digest_differs_by_mismatch_and_corruption(views: int) -> None:
         assert dataset.view_content_digests is not None  # computed before the change, as for the split of a run
         return dataset
 
-    changed = [corrupt_dataset(build(), CorruptionSpec("noise", severity)) for severity in (1, 2)]
+    changed = [corrupt_dataset_views(build(), CorruptionSpec("noise", severity)) for severity in (1, 2)]
     for seed in range(2):
         partners = draw_mismatched_partners(build(), MismatchSpec(0.5, False), seed=seed)
         changed.append(replace_views_after_first(build(), partners))

@@ -23,7 +23,7 @@ from contraport.catalog.data_option_parsers import (
 from contraport.data import Dataset, Views, from_arrays
 from contraport.data.perturbations import (
     class_balanced_item_weights,
-    corrupt_dataset,
+    corrupt_dataset_views,
     draw_mismatched_partners,
     make_imbalanced,
     replace_views_after_first,
@@ -135,22 +135,22 @@ def test_rejects_perturbations_without_classes(
 
 def test_corruptions_are_applied_in_order() -> None:
     images = np.random.default_rng(0).integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
-    both = all_items_of(corrupt_dataset(from_arrays(images), *parse_corruptions("noise:3,blur:2")))
-    noisy = corrupt_dataset(from_arrays(images), CorruptionSpec("noise", 3))
-    assert torch.equal(both, all_items_of(corrupt_dataset(noisy, CorruptionSpec("blur", 2))))
+    both = all_items_of(corrupt_dataset_views(from_arrays(images), *parse_corruptions("noise:3,blur:2")))
+    noisy = corrupt_dataset_views(from_arrays(images), CorruptionSpec("noise", 3))
+    assert torch.equal(both, all_items_of(corrupt_dataset_views(noisy, CorruptionSpec("blur", 2))))
     assert not torch.equal(
-        both, all_items_of(corrupt_dataset(from_arrays(images), *parse_corruptions("blur:2,noise:3")))
+        both, all_items_of(corrupt_dataset_views(from_arrays(images), *parse_corruptions("blur:2,noise:3")))
     )
     series = np.random.default_rng(0).normal(size=(9, 2, 16)).astype(np.float32)
     with raises_usage_error("corrupt.not_images"):
-        corrupt_dataset(from_arrays(series), *parse_corruptions("noise:3,blur:2"))
+        corrupt_dataset_views(from_arrays(series), *parse_corruptions("noise:3,blur:2"))
 
 
 @pytest.mark.parametrize("kind", ["noise", "occlusion", "blur", "jpeg"])
 def test_corruption_does_not_depend_on_position(kind: str) -> None:
     dataset, positions = pictures(side=32), torch.tensor([5, 2, 31])
     all_items, subset = (
-        corrupt_dataset(source, CorruptionSpec(kind, 3)) for source in (dataset, dataset.subset(positions))
+        corrupt_dataset_views(source, CorruptionSpec(kind, 3)) for source in (dataset, dataset.subset(positions))
     )
     assert all_items_of(all_items).dtype == torch.uint8
     assert (
@@ -162,21 +162,22 @@ def test_corruption_does_not_depend_on_position(kind: str) -> None:
 def test_bytes_are_rounded() -> None:
     """At half the contrast black and white become 63.75 and 191.25 of 255."""
     images = torch.tensor([0, 255], dtype=torch.uint8).view(1, 1, 1, 2).expand(3, 1, 2, 2)
-    half = all_items_of(corrupt_dataset(from_arrays(images), CorruptionSpec("contrast", 2)))
+    half = all_items_of(corrupt_dataset_views(from_arrays(images), CorruptionSpec("contrast", 2)))
     assert half[0, 0].tolist() == [[64, 191], [64, 191]]
 
 
 def test_noise_of_vectors_is_in_units_of_their_deviation() -> None:
     wide = np.random.default_rng(0).normal(size=(3_000, 2)) * [1.0, 100.0]
     noise = (
-        all_items_of(corrupt_dataset(from_arrays(wide), CorruptionSpec("noise", 1))) - torch.from_numpy(wide).float()
+        all_items_of(corrupt_dataset_views(from_arrays(wide), CorruptionSpec("noise", 1)))
+        - torch.from_numpy(wide).float()
     )
     assert noise.std(dim=0).numpy() == pytest.approx(0.2 * wide.std(axis=0), rel=0.05)
     with raises_usage_error("corrupt.not_images"):
-        corrupt_dataset(from_arrays(wide), CorruptionSpec("blur", 1))
+        corrupt_dataset_views(from_arrays(wide), CorruptionSpec("blur", 1))
     captioned = from_arrays({"sound": wide[:2], "caption": ["a bell", "a horn"]})
     with raises_usage_error("corrupt.texts"):
-        corrupt_dataset(captioned, CorruptionSpec("noise", 1))
+        corrupt_dataset_views(captioned, CorruptionSpec("noise", 1))
 
 
 class StoreOnDisk(SubsetStore):
@@ -187,7 +188,7 @@ def test_lazy_items_are_transformed_on_fetch_and_pickled() -> None:
     dataset = pictures()
     lazy = dataset.with_store(StoreOnDisk(dataset.store, torch.arange(40)))
     for change in (
-        lambda source: corrupt_dataset(source, CorruptionSpec("noise", 2)),
+        lambda source: corrupt_dataset_views(source, CorruptionSpec("noise", 2)),
         lambda source: shift_and_hold_out_domains(source, DomainShiftSpec("style")),
     ):
         assert torch.equal(all_items_of(change(lazy)), all_items_of(change(dataset)))

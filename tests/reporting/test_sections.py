@@ -37,8 +37,8 @@ from contraport.reporting.sections.online_audit import build_pair_audit_section
 from contraport.reporting.sections.plan_heatmaps import (
     build_plans_section,
     load_plan_snapshots,
-    mass_to_target_ratio_per_item,
     quantize_masses,
+    row_mass_over_target_row_mass_per_item,
 )
 from contraport.reporting.sections.results_and_settings import build_results_section
 
@@ -77,7 +77,7 @@ def test_mass_ratio_is_summed_over_the_rows_of_an_item(make_run) -> None:
     half = snapshot._replace(plan=snapshot.target.copy())
     half.plan[2] /= 2
     half.plan[8] = 0
-    assert mass_to_target_ratio_per_item(half, 6).round(6).tolist() == [1, 1, 0.25, 1, 1, 1]
+    assert row_mass_over_target_row_mass_per_item(half, 6).round(6).tolist() == [1, 1, 0.25, 1, 1, 1]
 
 
 def test_unevenness_ranges_from_uniform_to_a_single_negative(make_run) -> None:
@@ -150,7 +150,10 @@ def test_dropped_mass_is_described_only_if_any_is_dropped(make_run) -> None:
     assert nothing[0] == f"mass 0.000, 100% dropped; 0% {on_target}"
     assert len(nothing[2]) == 6
     (snapshot,) = load_plan_snapshots(build_assets(run).runs[0])
-    assert mass_to_target_ratio_per_item(snapshot._replace(plan=half[:7], target=target[:7]), 6).tolist() == [1] * 6
+    assert (
+        row_mass_over_target_row_mass_per_item(snapshot._replace(plan=half[:7], target=target[:7]), 6).tolist()
+        == [1] * 6
+    )
 
 
 def test_changing_targets_are_stored_per_epoch(make_run) -> None:

@@ -25,7 +25,13 @@ from tests.evaluation.builders import build_image_model, make_run
 import contraport
 from contraport.cli.result_printers import print_clusters, print_duplicate_groups
 from contraport.encoders import Model
-from contraport.feature_files import Features, open_feature_buffer, read_features, write_feature_shards, write_features
+from contraport.feature_files import (
+    Features,
+    open_temporary_feature_buffer,
+    read_features,
+    write_feature_shards,
+    write_features,
+)
 from contraport.metrics.clustering import assign_kmeans_clusters
 from contraport.similarity_search import cluster, duplicates, neighbors
 from contraport.similarity_search.duplicates import _find_proposed_threshold
@@ -421,7 +427,10 @@ def test_errors_of_a_query_name_the_query_or_the_run(photos: Path, tmp_path: Pat
 
 def test_output_that_cannot_be_created_is_an_error_of_the_option(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with raises_usage_error("out.not_writable", tmp_path / "file"), open_feature_buffer(tmp_path / "file" / "a.npz"):
+    with (
+        raises_usage_error("out.not_writable", tmp_path / "file"),
+        open_temporary_feature_buffer(tmp_path / "file" / "a.npz"),
+    ):
         pass
 
 

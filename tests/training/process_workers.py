@@ -31,7 +31,7 @@ from contraport.errors import UsageError
 from contraport.metrics.registry import Metric
 from contraport.runs.run_folder import RunFolder
 from contraport.training import train
-from contraport.training.parallelism import install_sync_batch_norm
+from contraport.training.parallelism import install_sync_batch_norm_on_any_device
 from contraport.training.step.batch_embedding import embed_in_chunks
 from tests import TIMEOUT
 from tests.processes import Report
@@ -68,7 +68,7 @@ def compare_batch_norm(rank: int, report: Report) -> None:
         generator = torch.Generator().manual_seed(0)
         inputs, weights = (torch.randn(sum(SIZES), *shape, dtype=torch.float64, generator=generator) for _ in range(2))
         single, shared = copy_in_container(layer), copy_in_container(layer)
-        install_sync_batch_norm(shared, torch.device("cpu"))
+        install_sync_batch_norm_on_any_device(shared, torch.device("cpu"))
         expected = [value[own] for value in run_two_passes(single, inputs + 100, weights)]
         actual = run_two_passes(shared, inputs[own] + 100, weights[own])
         for parameter in shared.parameters():
@@ -93,7 +93,7 @@ def compare_chunks(rank: int, report: Report) -> None:
         for share_or_none, part in ((None, slice(None)), (share, own)):
             norm = copy_in_container(nn.BatchNorm1d(3))
             if share_or_none is not None:
-                install_sync_batch_norm(norm, torch.device("cpu"))
+                install_sync_batch_norm_on_any_device(norm, torch.device("cpu"))
             leaf = inputs[part].clone().requires_grad_()
             (embedded,) = embed_in_chunks(
                 lambda views, norm=norm: (norm(*views).square(),), norm, [leaf], size, share_or_none

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from contraport.training.parallelism import CrossProcessBatchNorm, install_sync_batch_norm
+from contraport.training.parallelism import CrossProcessBatchNorm, install_sync_batch_norm_on_any_device
 from tests.processes import run_in_processes
 from tests.training.process_workers import SIZES, compare_batch_norm
 
@@ -22,7 +22,7 @@ def test_one_process_has_plain_batch_norm(dtype: torch.dtype) -> None:
     inputs = torch.randn(6, 3, 2, generator=torch.Generator().manual_seed(0)).to(dtype)
     norm = nn.BatchNorm1d(3)
     container = nn.Sequential(copy.deepcopy(norm))
-    install_sync_batch_norm(container, torch.device("cpu"))
+    install_sync_batch_norm_on_any_device(container, torch.device("cpu"))
     assert isinstance(container[0], CrossProcessBatchNorm)
     assert container(inputs).dtype == dtype
     assert torch.allclose(

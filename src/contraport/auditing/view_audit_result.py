@@ -16,7 +16,7 @@ from contraport._utils.notebook_tables import format_html_rows
 from contraport.auditing.export_clean import dataset_to_arrays
 from contraport.auditing.pairs.log_odds_of_right_views import (
     estimate_view_noise_rates,
-    mismatch_log_ratios,
+    mismatched_to_right_log_ratios,
     right_view_log_odds,
 )
 from contraport.auditing.result import Audit, compose_training_advice, write_csv_columns
@@ -74,7 +74,7 @@ class ViewAudit:
         names = dataset.view_names
         rates = estimate_view_noise_rates(names, {pair: audit.noise_rate for pair, audit in pair_audits.items()})
         ratios = [
-            mismatch_log_ratios(audit.scores, audit.scores, audit.known_mismatch_scores, audit.noise_rate)
+            mismatched_to_right_log_ratios(audit.scores, audit.scores, audit.known_mismatch_scores, audit.noise_rate)
             for audit in pair_audits.values()
         ]
         pairs = [(names.index(first), names.index(second)) for first, second in pair_audits]

@@ -242,8 +242,8 @@ def _perturb_now_or_at_fetch(
     return dataset.with_store(ArrayStore(tuple(torch.cat(views) for views in zip(*blocks, strict=True))))
 
 
-def corrupt_dataset(dataset: Dataset, *corruptions: CorruptionSpec) -> Dataset:
-    """Apply corruptions to a dataset one after another, reproducibly for each item.
+def corrupt_dataset_views(dataset: Dataset, *corruptions: CorruptionSpec) -> Dataset:
+    """Corrupt the views of a dataset by noise and image corruptions, reproducibly for each item.
 
     Images are corrupted as in `corrupt_images`. Noise is added to vectors and time series, in units of the standard
     deviation of each feature or channel in this split.

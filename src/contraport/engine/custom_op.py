@@ -97,7 +97,7 @@ class Operation(ABC):
         """
 
     @abstractmethod
-    def allocate_outputs(self) -> list[Tensor]:
+    def empty_outputs_for_tracing(self) -> list[Tensor]:
         """Allocate uninitialized outputs, for tracing by `torch.compile`."""
 
     @abstractmethod
@@ -215,7 +215,7 @@ class HostLoop(ABC):
         """Run the loop and return the outputs."""
 
     @abstractmethod
-    def allocate_outputs(self) -> list[Tensor]:
+    def empty_outputs_for_tracing(self) -> list[Tensor]:
         """Allocate uninitialized outputs, for tracing by `torch.compile`."""
 
 
@@ -264,11 +264,11 @@ def _outputs_and_saved_tensors_op(structure: int, tensors: list[Tensor]) -> list
 
 @_outputs_and_saved_tensors_op.register_fake
 def _outputs_and_saved_tensors_op_fake(structure: int, tensors: list[Tensor]) -> list[Tensor]:
-    """Allocate the outputs of `_outputs_and_saved_tensors_op` without computing them, for tracing."""
+    """Return empty outputs of `_outputs_and_saved_tensors_op`, for tracing."""
     operation: Operation = unflatten(_structures[structure], tensors)
     config = operation.backend_config
-    saved = config.passes_class.allocate_saved_tensors(operation.geometry, config.processes)
-    return [*operation.allocate_outputs(), *saved]
+    saved = config.passes_class.empty_saved_tensors_for_tracing(operation.geometry, config.processes)
+    return [*operation.empty_outputs_for_tracing(), *saved]
 
 
 @torch.library.custom_op("contraport::gradient", mutates_args=())
@@ -313,9 +313,9 @@ def _run_host_loop_op(structure: int, tensors: list[Tensor]) -> list[Tensor]:
 
 @_run_host_loop_op.register_fake
 def _run_host_loop_op_fake(structure: int, tensors: list[Tensor]) -> list[Tensor]:
-    """Allocate the outputs of `_run_host_loop_op` without computing them, for tracing."""
+    """Return empty outputs of `_run_host_loop_op`, for tracing."""
     loop: HostLoop = unflatten(_structures[structure], tensors)
-    return loop.allocate_outputs()
+    return loop.empty_outputs_for_tracing()
 
 
 def _save_for_compiled_backward(ctx: Any, inputs: tuple[int, list[Tensor]], output: list[Tensor]) -> None:

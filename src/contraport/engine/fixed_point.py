@@ -91,7 +91,7 @@ class FixedPointOperation(Operation):
             )
         return outputs
 
-    def allocate_outputs(self) -> list[Tensor]:
+    def empty_outputs_for_tracing(self) -> list[Tensor]:
         sides = 2 * self.log_marginals
         return [*(side.new_empty(side.shape) for side in sides), torch.empty((), dtype=torch.int64)]
 

@@ -348,7 +348,7 @@ class HalfStepsOperation(OperationWithDenseForm):
                 potentials.append(self.relaxation.damped_clamped_potential(k, axis, self.log_marginals[side], filled))
         return [*potentials[len(self.initial) :], *log_sums]
 
-    def allocate_outputs(self) -> list[Tensor]:
+    def empty_outputs_for_tracing(self) -> list[Tensor]:
         sides = [self.log_marginals[step.updated_axis == "columns"] for step in self.steps]
         return [side.new_empty(side.shape) for side in 2 * sides]
 

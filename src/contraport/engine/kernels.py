@@ -559,8 +559,8 @@ def _scale_for_negative_cosine(z: Tensor, cost_unit: float | Tensor) -> _ScaledE
     return _ScaledEmbeddings(normalize(z, cost_unit**-0.5), 0.0, 1 / cost_unit)
 
 
-def _scale_for_cosine(z: Tensor, cost_unit: float | Tensor) -> _ScaledEmbeddings:
-    """Scale embeddings so that their products give the cost 1 - cos(x, y)."""
+def _scale_for_cosine_distance(z: Tensor, cost_unit: float | Tensor) -> _ScaledEmbeddings:
+    """Scale embeddings for the cost 1 - cos(x, y)."""
     units, _, common_squared_norm = _scale_for_negative_cosine(z, cost_unit)
     return _ScaledEmbeddings(units, -0.5 / cost_unit, common_squared_norm)  # half of -1 / cost_unit per side
 
@@ -572,9 +572,9 @@ def _scale_for_sqeuclidean(z: Tensor, cost_unit: float | Tensor) -> _ScaledEmbed
 
 
 _SCALING_FUNCTION_BY_COST: dict[str, Callable[[Tensor, float | Tensor], _ScaledEmbeddings]] = {
-    "cosine": _scale_for_cosine,
+    "cosine": _scale_for_cosine_distance,
     "negative-cosine": _scale_for_negative_cosine,
-    "chordal": lambda z, cost_unit: _scale_for_cosine(z, cost_unit / 2),  # 2 - 2 cos(x, y) = 2 (1 - cos(x, y))
+    "chordal": lambda z, cost_unit: _scale_for_cosine_distance(z, cost_unit / 2),  # 2 - 2 cos(x, y) = 2 (1 - cos(x, y))
     "dot": lambda z, cost_unit: _ScaledEmbeddings(z / cost_unit**0.5, 0.0),
     "sqeuclidean": _scale_for_sqeuclidean,
 }

@@ -132,7 +132,7 @@ class FixedPlanSimilarityRowSumsOperation(OperationWithDenseForm):
     def forward(self, passes: PairPasses) -> list[Tensor]:
         return [passes.plan_similarity_row_sums(self.row_potential, self.column_potential)]
 
-    def allocate_outputs(self) -> list[Tensor]:
+    def empty_outputs_for_tracing(self) -> list[Tensor]:
         return [self.row_potential.new_empty(self.row_potential.shape)]
 
     def differentiable_inputs(self) -> tuple[Tensor | None, ...]:

@@ -93,7 +93,7 @@ class PairPasses(ABC):
         return []
 
     @staticmethod
-    def allocate_saved_tensors(geometry: Geometry, processes: Processes) -> list[Tensor]:
+    def empty_saved_tensors_for_tracing(geometry: Geometry, processes: Processes) -> list[Tensor]:
         """Return uninitialized tensors shaped like those saved for backward, for tracing."""
         return []
 

@@ -41,7 +41,7 @@ from contraport.feature_files import (
     FeatureFileBuffer,
     Features,
     list_conflicting_files,
-    open_feature_buffer,
+    open_temporary_feature_buffer,
     read_features,
     remove_features_and_items_table,
     shard_path,
@@ -179,7 +179,7 @@ def _embed_to_file(options: EmbedOptions, out: Path, output_function: Callable[.
     device, bars = resolve_device(options.device), ProgressBars(shown=options.progress)
     loader_config = LoaderConfig(options.batch_size, device, options.num_workers, bars)
     model_output = None if output_function is None else partial(output_function, model)
-    with open_feature_buffer(path) as buffer:
+    with open_temporary_feature_buffer(path) as buffer:
         for dataset in _slice_datasets_for_rank(datasets, rank, num_processes):
             for features, batch in iter_embedded_batches(
                 model, dataset, build_unaugmented_views(settings, dataset), loader_config, model_output

@@ -139,7 +139,7 @@ class SetConstraint(NonDefaultsReprMixin):
     constraint: Constraint
 
     def apply(self, loss: Loss, step: int) -> None:
-        """Set the constraint of a loss."""
+        """Set the constraint of a loss, the same at every step."""
         loss.set_constraint(self.constraint)
 
 

@@ -89,8 +89,8 @@ class ReplacedRunBackup:
         with atomic_write(self.path / run.config_path.name) as copy:
             shutil.copyfile(run.config_path, copy)
 
-    def undo_incomplete_or_delete_obsolete(self) -> None:
-        """Undo a backup that is incomplete, and delete one no longer needed."""
+    def move_back_if_incomplete_or_delete_if_obsolete(self) -> None:
+        """Move back an incomplete backup; delete a complete one after the new run's checkpoint."""
         if self.is_complete() and self._run.last_checkpoint.exists():
             self.delete()
         elif not self.is_complete() and self.path.exists():
@@ -104,7 +104,7 @@ class ReplacedRunBackup:
         if self.is_complete() and not self._run.last_checkpoint.exists():
             delete_paths(self._run.possible_paths_besides_config)
             os.replace(self.path / self._run.config_path.name, self._run.config_path)
-        self.undo_incomplete_or_delete_obsolete()
+        self.move_back_if_incomplete_or_delete_if_obsolete()
 
     def delete(self) -> None:
         """Delete the complete backup of the replaced run."""
@@ -230,7 +230,7 @@ class RunFolder(Run):
         """
         run = cls(path)
         run.check_accepts_new_run(overwrite=overwrite)
-        run.backup.undo_incomplete_or_delete_obsolete()
+        run.backup.move_back_if_incomplete_or_delete_if_obsolete()
         if run.config_path.exists():
             run.backup.check_path_kinds()
             if run.backup.is_complete():  # the earlier replacement has no checkpoint: the backup is worth more than it

@@ -60,7 +60,7 @@ def wrap_data_parallel(module: TrainingModule, device: torch.device, strategy: s
     """
     if current_processes().size == 1:
         return module
-    install_sync_batch_norm(module, device)
+    install_sync_batch_norm_on_any_device(module, device)
     if strategy == "fsdp":
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
@@ -196,7 +196,7 @@ class _CrossProcessBatchNormAct(CrossProcessBatchNorm):
         return activated
 
 
-def install_sync_batch_norm(module: nn.Module, device: torch.device) -> None:
+def install_sync_batch_norm_on_any_device(module: nn.Module, device: torch.device) -> None:
     """Synchronize a module's batch norm layers in place, keeping its state dict keys."""
     for name, child in module.named_children():
         if device.type == "cuda":
@@ -209,4 +209,4 @@ def install_sync_batch_norm(module: nn.Module, device: torch.device) -> None:
             shared.__dict__ = child.__dict__  # keeps parameters, buffers, settings and hooks; only forward differs
             setattr(module, name, shared)
         else:
-            install_sync_batch_norm(child, device)
+            install_sync_batch_norm_on_any_device(child, device)

@@ -27,7 +27,7 @@ from contraport.training.callbacks.checkpoints import (
     restore_last_checkpoint,
 )
 from contraport.training.callbacks.early_stopping import EarlyStopping, list_scheduled_metrics
-from contraport.training.callbacks.finite_guard import FailedStepRecorder, RestartFromLastCheckpoint
+from contraport.training.callbacks.finite_guard import PeriodicFiniteGuard, RestartFromLastCheckpoint
 from contraport.training.callbacks.loggers import Logger, close_loggers
 from contraport.training.callbacks.metrics_writer import MetricsWriter
 from contraport.training.callbacks.profiler import ProfilerCallback
@@ -89,7 +89,7 @@ def run_training_loop(
                 )
                 # The guard is first: it raises before another callback counts the step.
                 callbacks = [
-                    FailedStepRecorder(run, seed=settings.seed, steps_between_checks=check_every),
+                    PeriodicFiniteGuard(run, seed=settings.seed, steps_between_checks=check_every),
                     *_build_callbacks(components, run, settings, metrics_writer, stop),
                     (ProgressBar if console.is_terminal else ProgressLines)(console, metrics_writer),
                 ]

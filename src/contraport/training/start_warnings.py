@@ -47,8 +47,8 @@ from contraport.training.step.training_module import TrainingModule
 MIN_STEPS_WITHOUT_WARNING = 200
 """Below this number of steps an encoder has hardly changed from its initial weights."""
 
-MIN_SUGGESTED_STEPS = 1_000
-"""Minimum number of steps that is suggested if there are fewer than `MIN_STEPS_WITHOUT_WARNING`."""
+SUGGESTED_TRAINING_STEPS = 1_000
+"""Number of steps that is suggested if there are fewer than `MIN_STEPS_WITHOUT_WARNING`."""
 
 MAX_SUGGESTED_EPOCHS = 400
 """Maximum number of epochs that is suggested, even for fewer steps: more passes over few items gain little.
@@ -206,7 +206,7 @@ def suggest_longer_training(settings: Settings, items: int, explicit_options: Ma
     if "batch_size" in explicit_options and not settings.resume:
         size = suggest_batch_size(items, size)
     per_epoch = math.ceil(items // size / settings.grad_accum_steps)
-    wanted = math.ceil(MIN_SUGGESTED_STEPS / per_epoch)
+    wanted = math.ceil(SUGGESTED_TRAINING_STEPS / per_epoch)
     epochs = max(settings.epochs, min(wanted, MAX_SUGGESTED_EPOCHS))
     smaller = {"batch_size": size} if size != settings.batch_size else {}
     longer = {"steps": epochs * per_epoch} if explicit_options.get("steps") is not None else {"epochs": epochs}

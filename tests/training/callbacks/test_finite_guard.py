@@ -112,18 +112,18 @@ def test_loss_is_checked_each_step_before_the_first_checkpoint(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read_counts: list[int] = []
-    before_optimizer_step, to_floats = finite_guard.FailedStepRecorder.before_optimizer_step, finite_guard.to_floats
+    before_optimizer_step, to_floats = finite_guard.PeriodicFiniteGuard.before_optimizer_step, finite_guard.to_floats
 
     def count_and_convert(tensors: list[Tensor]) -> list[float]:
         read_counts[-1] += len(tensors) // 2  # loss and gradient norm of each step
         return to_floats(tensors)
 
-    def count_and_check(guard: finite_guard.FailedStepRecorder, loop: Any) -> None:
+    def count_and_check(guard: finite_guard.PeriodicFiniteGuard, loop: Any) -> None:
         read_counts.append(0)
         before_optimizer_step(guard, loop)
 
     monkeypatch.setattr(finite_guard, "to_floats", count_and_convert)
-    monkeypatch.setattr(finite_guard.FailedStepRecorder, "before_optimizer_step", count_and_check)
+    monkeypatch.setattr(finite_guard.PeriodicFiniteGuard, "before_optimizer_step", count_and_check)
     train(**settings)
     assert read_counts == [*[1] * 7, *[0] * 6, 7, *[0] * 6, 7]  # each step of the first epoch, then each checkpoint
 

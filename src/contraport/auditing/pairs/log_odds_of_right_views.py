@@ -12,8 +12,8 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-MAX_WRONG_VIEWS_PER_ITEM = 3
-"""Maximum number of wrong views of an item that is considered."""
+MAX_ASSUMED_WRONG_VIEWS_PER_ITEM = 3
+"""Maximum number of wrong views of one item that is considered possible."""
 
 PAIR_DEPENDENCE_DISCOUNT = 0.5
 """Factor of the log ratio of each pair of views, as pairs that share a view are not independent."""
@@ -48,14 +48,14 @@ def right_view_log_odds(
     """Return the log odds that each view belongs to its item, ``(n, k)``.
 
     Args:
-        pair_log_ratios: log ratio of a mismatch for each pair of views, ``(n, pairs)``; see `mismatch_log_ratios`.
+        pair_log_ratios: `mismatched_to_right_log_ratios` of each pair of views, ``(n, pairs)``.
         view_pairs: the numbers of the two views of each pair.
         view_noise_rates: share of items whose view is wrong, for each view, ``(k,)``.
     """
     from scipy.special import logsumexp
 
     views = range(len(view_noise_rates))
-    wrong_views = [wrong for size in range(MAX_WRONG_VIEWS_PER_ITEM + 1) for wrong in combinations(views, size)]
+    wrong_views = [wrong for size in range(MAX_ASSUMED_WRONG_VIEWS_PER_ITEM + 1) for wrong in combinations(views, size)]
     is_wrong = np.array([[view in wrong for view in views] for wrong in wrong_views])
     is_pair_wrong = np.array([[row[first] or row[second] for first, second in view_pairs] for row in is_wrong])
     prior = np.clip(view_noise_rates, 0.01, 0.9)
@@ -67,7 +67,7 @@ def right_view_log_odds(
     return np.stack(columns, axis=1)
 
 
-def mismatch_log_ratios(
+def mismatched_to_right_log_ratios(
     scores: NDArray[np.floating],
     pair_scores: NDArray[np.floating],
     mismatch_scores: NDArray[np.floating],

@@ -105,7 +105,7 @@ class PairedFeatures:
                     if id(values) not in normalized:  # the same vectors may be features and embeddings
                         normalized[id(values)] = normalize(values.float())
                 object.__setattr__(self, name, tuple(normalized[id(values)] for values in views))
-        self._check_pool_size()
+        self._check_enough_neighbor_candidates()
 
     def __len__(self) -> int:
         return len(self.features[0])
@@ -131,10 +131,10 @@ class PairedFeatures:
             other.__dict__.pop(name, None)
         object.__setattr__(other, "neighbor_pool", neighbor_pool)
         object.__setattr__(other, "_parent", self if self._parent is None else self._parent)
-        other._check_pool_size()
+        other._check_enough_neighbor_candidates()
         return other
 
-    def _check_pool_size(self) -> None:
+    def _check_enough_neighbor_candidates(self) -> None:
         """Raise `UsageError` if there are too few candidate neighbors."""
         fewest, size = self.num_neighbors + 2, len(self.neighbor_pool_items)
         check(size >= fewest, f"neighbor_pool: must have at least {fewest} items, got {size}.")
@@ -173,7 +173,7 @@ class PairedFeatures:
     def _item_neighbors_in_view(self, view: int, candidates: Tensor, count: int) -> Tensor:
         """Return the candidates nearest to each item in a view, int64 ``(n, count)``."""
         if self._similarity_matrices is None:
-            return self.nearest_item_indices(self.features[view], self.features[view], candidates, count)
+            return self.nearest_candidate_indices(self.features[view], self.features[view], candidates, count)
         blocks = split_into_row_blocks(self._similarity_matrices[view], len(candidates))
         if len(candidates) < len(self):
             blocks = tuple(block.index_select(1, candidates) for block in blocks)
@@ -209,23 +209,24 @@ class PairedFeatures:
             chosen, short = torch.cat(blocks), (torch.cat(counts) < count).nonzero().flatten()
             if len(short) > 0:
                 queries = select_rows(values, short)
-                chosen[short] = self.nearest_item_indices(queries, values, self.neighbor_pool, count)
+                chosen[short] = self.nearest_candidate_indices(queries, values, self.neighbor_pool, count)
             indices_by_view.append(chosen)
         return indices_by_view[0], indices_by_view[1]
 
     @staticmethod
-    def nearest_item_indices(
-        queries: TensorOrComputedRows, values: TensorOrComputedRows, items: Tensor, count: int
+    def nearest_candidate_indices(
+        queries: TensorOrComputedRows, values: TensorOrComputedRows, candidate_indices: Tensor, count: int
     ) -> Tensor:
-        """Return indices of the `items` nearest to each query, int64 ``(q, count)``.
+        """Return the indices of the candidates nearest to each query, int64 ``(q, count)``.
 
-        The nearest comes first. The search is exact for up to 20,000 queries and items, or as many products. A larger
-        search is by cells, and finds most of the nearest items.
+        The nearest comes first. The search is exact for up to 20,000 queries and candidates, or as many products. A
+        larger search is by cells, and finds most of the nearest candidates.
         """
-        if len(queries) * len(items) > MAX_EXACT_NEIGHBOR_ITEMS**2:
-            generator = torch_generator("audit.cells", len(values), len(items))
-            return CellSearch(values, items, generator).nearest_row_indices(queries, count)
-        return items[top_products_and_indices(queries, select_rows(values, items), count)[1]]
+        if len(queries) * len(candidate_indices) > MAX_EXACT_NEIGHBOR_ITEMS**2:
+            generator = torch_generator("audit.cells", len(values), len(candidate_indices))
+            return CellSearch(values, candidate_indices, generator).nearest_row_indices(queries, count)
+        candidates = select_rows(values, candidate_indices)
+        return candidate_indices[top_products_and_indices(queries, candidates, count)[1]]
 
     def neighbors_by_view_excluding_members(self, pairs: PairIndices) -> tuple[Tensor, Tensor]:
         """Return neighbors of each pair's two items, except these two, ``(p, num_neighbors)`` per view.

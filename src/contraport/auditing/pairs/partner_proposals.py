@@ -204,7 +204,7 @@ def _shortlist_partner_positions(paired: PairedFeatures, view: int, items: Tenso
         for block in split_into_row_blocks(items, values.shape[1])
     ])  # fmt: skip
     places = torch.arange(len(others), device=others.device)
-    return paired.nearest_item_indices(
+    return paired.nearest_candidate_indices(
         queries, select_rows(values, others), places, min(CANDIDATES_PER_ITEM, len(others))
     )
 

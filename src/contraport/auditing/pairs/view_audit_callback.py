@@ -21,7 +21,7 @@ from torch import Tensor
 from contraport.auditing.pairs.audit_callback import MAX_DROPPED_SHARE, SelectingAuditCallback
 from contraport.auditing.pairs.log_odds_of_right_views import (
     estimate_view_noise_rates,
-    mismatch_log_ratios,
+    mismatched_to_right_log_ratios,
     right_view_log_odds,
 )
 from contraport.auditing.pairs.noise_rate import area_under_roc_curve, estimate_noise_rate
@@ -146,7 +146,7 @@ class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
         else:
             rates, memorized = last.pair_rates, last.memorization_auc
         ratios = [
-            mismatch_log_ratios(scores[:, column].numpy(), *sample, float(rates[column]))
+            mismatched_to_right_log_ratios(scores[:, column].numpy(), *sample, float(rates[column]))
             for column, sample in enumerate(samples)
         ]
         names = self._dataset.view_names

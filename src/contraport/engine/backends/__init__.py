@@ -71,8 +71,8 @@ It is 256 by 256 on a CPU; 2,048 by 2,048 on a GPU, where a pass ends before the
 kernels beat fewer operations there.
 """
 
-MAX_STORED_BYTES_ONE_BFLOAT16_PASS = 32 << 20
-"""Largest size of stored tiles for products in bfloat16 in an operation of one pass before its gradient.
+MAX_STORED_BYTES_BFLOAT16_ONE_PASS_OPERATION = 32 << 20
+"""Maximum bytes of stored tiles in an operation of one bfloat16 pass before its gradient.
 
 glibc gets larger blocks anew from the system, page by page in each call, which takes longer than such products.
 """
@@ -211,7 +211,8 @@ def choose_backend_name(geometry: Geometry, num_half_steps: int = 1, num_passes:
         return "cuda"
     size, limit = n * m * like.element_size(), MAX_STORED_BYTES
     if (num_passes or num_half_steps) == 1 and uses_cpu_bfloat16(like, PRECISION_DTYPES[_precision.get()]):
-        limit = MAX_STORED_BYTES_ONE_BFLOAT16_PASS * (1 + geometry.is_symmetric)  # half of the tiles are stored
+        # Symmetric: half of the tiles are stored.
+        limit = MAX_STORED_BYTES_BFLOAT16_ONE_PASS_OPERATION * (1 + geometry.is_symmetric)
     return "stored" if size <= limit else "streamed"
 
 

@@ -321,7 +321,7 @@ def _embedding_and_bias_gradients(
     can_share = weights.row_factors.new_empty(terms, dtype=torch.int32)
     if terms > 1:  # any term serves as the first: its exp(S + A + B) is the weight of a softmax, at most 1
         with _device_context(can_share):
-            kernel = _import_triton_kernels().rescale_factors_kernel[terms,]
+            kernel = _import_triton_kernels().rescale_factors_to_first_exponents_kernel[terms,]
             kernel(*weights, *factors, can_share, n, m, MAX_SHARED_EXPONENT_GAP, BLOCK=VECTOR_BLOCK_ENTRIES)
     shared = _WeightTerms(weights.row_exponents, weights.column_exponents, *factors)
     forms = _WeightVariants(weights, shared, can_share)

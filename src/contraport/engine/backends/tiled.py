@@ -340,7 +340,7 @@ class StoredPairPasses(StreamedPairPasses):
         return [self._storage, torch.tensor(self.has_bounded_exponents)]
 
     @staticmethod
-    def allocate_saved_tensors(geometry: Geometry, processes: Processes) -> list[Tensor]:
+    def empty_saved_tensors_for_tracing(geometry: Geometry, processes: Processes) -> list[Tensor]:
         like = geometry.log_kernel.inputs[0]
         return [like.new_empty(_max_stored_entries_per_process(geometry, processes)), torch.empty((), dtype=torch.bool)]
 

@@ -161,13 +161,13 @@ def sum_splits_kernel(parts, out, n, splits, LOGARITHM: tl.constexpr, BLOCK: tl.
 
 
 @triton.jit
-def rescale_factors_kernel(
-    row_exponents, column_exponents, row_weights, column_weights, row_factors, column_factors, can_share,
-    n, m, max_gap, BLOCK: tl.constexpr,
+def rescale_factors_to_first_exponents_kernel(
+    row_exponents, column_exponents, row_weights, column_weights, row_factors_out, column_factors_out,
+    can_share_exponents_out, n, m, max_gap, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Triton kernel that rescales factors so that summands of the pair weights share exponents.
+    """Triton kernel that rescales each term's factors to the exponents of the first term.
 
-    `can_share` is 1 for a term if the exponents differ by at most `max_gap`, so that the factors cannot overflow.
+    A term can share these if its own differ by at most `max_gap`, so that the factors cannot overflow; its flag is 1.
     exp(A_i + B_j) u_i v_j of the program's term is exp(A0_i + B0_j) times the factors. A constant may be moved
     from rows to columns; the one chosen centers the exponents of the rows at 0, so that the largest is least.
     """
@@ -186,19 +186,19 @@ def rescale_factors_kernel(
         positions = start + tl.arange(0, BLOCK)
         u = tl.load(row_weights + term * n + positions, mask=positions < n, other=0.0)
         factor = u * tl.exp(_exponents_minus_first_term(row_exponents, term, positions, n) - shift)
-        tl.store(row_factors + term * n + positions, factor, mask=positions < n)
+        tl.store(row_factors_out + term * n + positions, factor, mask=positions < n)
     for start in range(0, m, BLOCK):
         positions = start + tl.arange(0, BLOCK)
         excess = tl.where(positions < m, _exponents_minus_first_term(column_exponents, term, positions, m) + shift, 0.0)
         farthest = tl.maximum(farthest, tl.abs(excess))
         v = tl.load(column_weights + term * m + positions, mask=positions < m, other=0.0)
-        tl.store(column_factors + term * m + positions, v * tl.exp(excess), mask=positions < m)
-    tl.store(can_share + term, (tl.max(farthest, 0) <= max_gap).to(tl.int32))
+        tl.store(column_factors_out + term * m + positions, v * tl.exp(excess), mask=positions < m)
+    tl.store(can_share_exponents_out + term, (tl.max(farthest, 0) <= max_gap).to(tl.int32))
 
 
 @triton.jit
 def _exponents_minus_first_term(exponents, term, positions, n):
-    """Return the exponents of one summand of the pair weights, minus the first summand's."""
+    """Return the exponents of a pair-weight term, minus those of the first term."""
     own = tl.load(exponents + term * n + positions, mask=positions < n, other=0.0)
     excess = own - tl.load(exponents + positions, mask=positions < n, other=0.0)
     return tl.where(excess == excess, excess, INFINITY)
@@ -206,7 +206,7 @@ def _exponents_minus_first_term(exponents, term, positions, n):
 
 @triton.jit
 def _can_all_share(can_share, TERMS: tl.constexpr):
-    """Return 1 if all summands of the pair weights can share one exponential, else 0."""
+    """Return 1 if all terms of the pair weights can share one exponential, else 0."""
     gathered = tl.load(can_share)
     for k in tl.static_range(1, TERMS):
         gathered = gathered & tl.load(can_share + k)

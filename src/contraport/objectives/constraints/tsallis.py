@@ -52,9 +52,9 @@ class TsallisPlan(Plan):
     potential: Tensor
 
     @property
-    def has_separate_row_potentials(self) -> bool:
+    def has_potential_per_row(self) -> bool:
         """True if each row has its own potential, False if all share one."""
-        return self.problem.has_separate_row_potentials
+        return self.problem.has_potential_per_row
 
     def quadratic_conjugate(self) -> Tensor:
         """Return the convex conjugate of the quadratic regularizer, (N,) or a scalar.
@@ -64,7 +64,7 @@ class TsallisPlan(Plan):
         """
         row_values = self.problem.log_row_excess_power_sums(self.potential, 2).exp() / 2
         threshold = self.potential - self.problem.potential_minus_threshold
-        return row_values + threshold if self.has_separate_row_potentials else row_values.sum() + threshold[0]
+        return row_values + threshold if self.has_potential_per_row else row_values.sum() + threshold[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,19 +81,19 @@ class TsallisProblem(HostLoop):
     Attributes:
         logit_geometry: Geometry of the logits theta of the compared pairs, (N, M).
         order: Order of the Tsallis entropy, at most 2 and not 1.
-        has_separate_row_potentials: Whether each row has mass 1, with its own potential; otherwise all rows share one,
+        has_potential_per_row: Whether each row has mass 1, with its own potential; otherwise all rows share one,
             and all pairs have mass 1.
     """
 
     logit_geometry: Geometry
     order: float
-    has_separate_row_potentials: bool
+    has_potential_per_row: bool
 
     @property
     def num_pairs_per_potential(self) -> int:
         """Number of pairs per row, or of all pairs if rows share a potential."""
         n, m = self.logit_geometry.shape
-        return m if self.has_separate_row_potentials else n * m
+        return m if self.has_potential_per_row else n * m
 
     @property
     def exponent(self) -> float:
@@ -160,7 +160,7 @@ class TsallisProblem(HostLoop):
             check(is_in_torch_func(), message, "not_converged")
         return [potential, empty]
 
-    def allocate_outputs(self) -> RowPotentialsAndEmptyMask:
+    def empty_outputs_for_tracing(self) -> RowPotentialsAndEmptyMask:
         like, (n, _) = self.logit_geometry.log_kernel.inputs[0], self.logit_geometry.shape
         return [like.new_empty(n), like.new_empty(n, dtype=torch.bool)]
 
@@ -181,7 +181,7 @@ class TsallisProblem(HostLoop):
 
     def _sum_rows_sharing_potential(self, log_row_sums: Tensor) -> Tensor:
         """Return log row sums, (N,), added over all rows if they share one potential."""
-        return log_row_sums if self.has_separate_row_potentials else log_row_sums.logsumexp(0).expand_as(log_row_sums)
+        return log_row_sums if self.has_potential_per_row else log_row_sums.logsumexp(0).expand_as(log_row_sums)
 
 
 @accept_deprecated_keywords(over="mass_constraint", conditional="regularizes_row_shares")
@@ -259,10 +259,10 @@ class Tsallis(Constraint):
 
     def _solve_for_row_or_total_mass(self, geometry: Geometry) -> TsallisPlan:
         """Return the plan with fixed row masses or fixed total mass."""
-        n, has_separate_row_potentials = geometry.shape[0], self.mass_constraint == "rows"
-        share = 1 / n if has_separate_row_potentials else 1.0
+        n, has_potential_per_row = geometry.shape[0], self.mass_constraint == "rows"
+        share = 1 / n if has_potential_per_row else 1.0
         logits = geometry.with_link(None, factor=1.0 if self.regularizes_row_shares else share ** (1 - self.order))
-        problem, like = TsallisProblem(logits, self.order, has_separate_row_potentials), logits.log_kernel.inputs[0]
+        problem, like = TsallisProblem(logits, self.order, has_potential_per_row), logits.log_kernel.inputs[0]
         # The thresholds are of the size of count^(1 - order), which must not overflow.
         count, limit = problem.num_pairs_per_potential, 0.9 * math.log(torch.finfo(like.dtype).max)
         minimum, name = 1 - limit / math.log(max(count, 2)), str(like.dtype).removeprefix("torch.")
@@ -280,7 +280,7 @@ class Tsallis(Constraint):
             geometry=problem.build_geometry(potential, problem.exponent),
             row_potential=(log_constant - log_total.detach()).masked_fill(empty, log_constant),
             column_potential=None,
-            cached_log_row_mass=like.new_full((n,), math.log(share)) if has_separate_row_potentials else None,
+            cached_log_row_mass=like.new_full((n,), math.log(share)) if has_potential_per_row else None,
             cost_geometry=geometry,
             problem=problem,
             potential=potential,

@@ -192,7 +192,7 @@ class FenchelYoung(Divergence):
             message = f"divergence: FenchelYoung requires a plan of Tsallis of order 2, got a {got}."
             raise UsageError(message, kind="constraint")
         mass = target.row_mass()
-        shared = mass if isinstance(plan, TsallisPlan) and plan.has_separate_row_potentials else mass.sum()
+        shared = mass if isinstance(plan, TsallisPlan) and plan.has_potential_per_row else mass.sum()
         own = target.row_squared_norm() / replace_zeros_by_one(shared) / 2
         logits = plan.problem.logit_geometry if isinstance(plan, TsallisPlan) else plan.kernel_geometry
         return mass * plan.quadratic_conjugate() - target.row_products_with_log_kernel(logits.log_kernel) + own

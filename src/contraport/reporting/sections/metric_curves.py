@@ -193,7 +193,7 @@ def build_robustness_section(assets: PageAssets) -> Section | None:
     """Build the section on robustness to corruptions, or None if none was evaluated."""
     metrics = [metric for metric in list_evaluated_metrics(assets.runs) if metric.group == ROBUSTNESS_GROUP]
     kinds = list(dict.fromkeys(metric.key.partition("@")[0] for metric in metrics))
-    rows = ("trained", *_list_equal_accuracy_baselines(assets.runs))
+    rows = ("trained", *_list_baselines_equal_in_all_runs(assets.runs))
     values = (run.metric_value(metric.key, row) for run in assets.runs for metric in metrics for row in rows)
     lowest = min((value for value in values if value is not None), default=0.0)
     curves = []
@@ -228,7 +228,7 @@ def draw_corruption_curves(
     style = {"mode": "lines+markers", "hovertemplate": "%{y:.1%}<extra>%{fullData.name}</extra>"}
     gray: dict[str, Any] = {"marker": {"color": MUTED_COLOR, "size": 4}, "meta": -1}
     sources: list[tuple[ReportedRun, str, dict[str, Any]]] = []
-    for row in _list_equal_accuracy_baselines(runs):
+    for row in _list_baselines_equal_in_all_runs(runs):
         line = {"color": MUTED_COLOR, "width": 1.2, "dash": _DASH_STYLE_BY_BASELINE[row]}
         sources.append((runs[0], row, gray | {"name": BASELINE_TITLES[row], "line": line}))
     sources += [(run, "trained", {}) for run in runs]
@@ -246,7 +246,7 @@ def _parse_severity(metric: Metric) -> int:
     return int(metric.key.partition("@")[2])
 
 
-def _list_equal_accuracy_baselines(runs: Sequence[ReportedRun]) -> list[str]:
+def _list_baselines_equal_in_all_runs(runs: Sequence[ReportedRun]) -> list[str]:
     """List the baselines whose linear probe accuracy is the same in all runs.
 
     The list is empty if the runs have different data.

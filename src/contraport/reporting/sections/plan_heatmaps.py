@@ -146,7 +146,7 @@ def _add_plan_card(assets: PageAssets, run: ReportedRun, snapshots: list[PlanSna
     samples, items, last = run.figure_arrays, int(run.figure_arrays["plan_items"]), snapshots[-1]
     labels = samples.get("plan_labels")
     classes = [run.class_names[label] for label in labels] if labels is not None else [""] * items
-    kept = mass_to_target_ratio_per_item(last, items)
+    kept = row_mass_over_target_row_mass_per_item(last, items)
     drops_mass = last.total_mass < 1 - DROPPED_MASS_TOLERANCE
     least = np.argsort(kept, kind="stable")[:6]
     dropped = [
@@ -196,8 +196,8 @@ def quantize_masses(mass: Array, scale: LogScale) -> np.ndarray[Any, Any]:
     return codes.round().clip(0, 255).astype(np.uint8)
 
 
-def mass_to_target_ratio_per_item(snapshot: PlanSnapshot, num_items: int) -> np.ndarray[Any, Any]:
-    """Return plan mass divided by target mass for each item, ``(num_items,)``.
+def row_mass_over_target_row_mass_per_item(snapshot: PlanSnapshot, num_items: int) -> np.ndarray[Any, Any]:
+    """Return the mass of each item's plan rows over that of its target rows, ``(num_items,)``.
 
     All ratios are 1 if rows are not items.
     """

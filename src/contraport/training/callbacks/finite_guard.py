@@ -60,8 +60,8 @@ class FiniteGuard(Callback):
         )
 
 
-class FailedStepRecorder(FiniteGuard):
-    """Callback that stops at a non-finite loss or gradient and saves the step.
+class PeriodicFiniteGuard(FiniteGuard):
+    """Callback that checks for non-finite losses every few steps, and saves a failed step.
 
     `contraport.training.load_failed_step` loads it. `nonfinite.json` holds step, seed and loss,
     `checkpoints/nonfinite.ckpt` the weights before the step, `checkpoints/nonfinite.npz` the raw items of all
@@ -100,6 +100,7 @@ class FailedStepRecorder(FiniteGuard):
             self._batches.append(batch)
 
     def before_optimizer_step(self, loop: Loop) -> None:
+        """Collect losses and gradient norm, and check them every few steps."""
         if self._checks_before_update:
             super().before_optimizer_step(loop)
             self._batches = []

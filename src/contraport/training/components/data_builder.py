@@ -23,7 +23,7 @@ from contraport.data.data_loader import ClosableDataLoader, StreamLoader
 from contraport.data.formats.array_files import read_npy
 from contraport.data.perturbations import (
     class_balanced_item_weights,
-    corrupt_dataset,
+    corrupt_dataset_views,
     draw_mismatched_partners,
     make_imbalanced,
     shift_and_hold_out_domains,
@@ -130,7 +130,7 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
     if settings.domains is not None:
         dataset = shift_and_hold_out_domains(dataset, parse_domain_shift(settings.domains))
     if settings.corrupt is not None:
-        dataset = corrupt_dataset(dataset, *parse_corruptions(settings.corrupt))
+        dataset = corrupt_dataset_views(dataset, *parse_corruptions(settings.corrupt))
     if settings.sample_weight_source == "classes" and dataset.split == "train":
         dataset = dataset.replace_fields(weights=class_balanced_item_weights(dataset))
     return dataset

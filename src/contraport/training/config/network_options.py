@@ -163,7 +163,7 @@ class NetworkSettings(BaseOptions):
             message = "lora: cannot be combined with freeze or freeze_epochs, since it freezes the encoder itself."
             check(not is_frozen and self.freeze_epochs == 0, message, "conflict")
             message = f"lora: requires an encoder with weights, got {self.encoder!r}."
-            check(not self._has_no_trainable_encoder, message, "no_weights")
+            check(not self._has_one_untrainable_encoder_for_all_views, message, "no_weights")
             check(self.may_have_trained_weights, f"lora: {_WEIGHTS_REQUIRED_MESSAGE_END}", "untrained")
         if not self.freezes_some_encoder:
             # With `freeze` by view it is checked again once the views are known, with the data.
@@ -190,15 +190,16 @@ class NetworkSettings(BaseOptions):
     @property
     def freezes_all_encoders(self) -> bool:
         """True if all encoders are frozen or have no trainable weights."""
-        return self.freeze is True or self._has_no_trainable_encoder
+        return self.freeze is True or self._has_one_untrainable_encoder_for_all_views
 
     @property
     def freezing_cause(self) -> str:
         """Name of the option or encoder that freezes the weights, for messages."""
-        return f"encoder {self.encoder!r}" if self._has_no_trainable_encoder and not self.freeze else "freeze"
+        by_encoder = self._has_one_untrainable_encoder_for_all_views and not self.freeze
+        return f"encoder {self.encoder!r}" if by_encoder else "freeze"
 
     @property
-    def _has_no_trainable_encoder(self) -> bool:
+    def _has_one_untrainable_encoder_for_all_views(self) -> bool:
         """True if one encoder is given for all views and has no trainable weights."""
         return not isinstance(self.encoder, Mapping) and all(self._untrainable_encoder_mask)
 

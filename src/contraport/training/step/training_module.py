@@ -134,7 +134,7 @@ class EncoderFreezer:
         for encoder in self.momentum_encoders:
             encoder.train(not frozen)
         for encoder in self.lora_encoders:
-            for part in encoder.modules():  # not cached: install_sync_batch_norm replaces modules
+            for part in encoder.modules():  # not cached: install_sync_batch_norm_on_any_device replaces modules
                 if isinstance(part, _BatchNorm):
                     part.eval()
 
