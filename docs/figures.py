@@ -93,7 +93,7 @@ def encoder_figures() -> Figures:
     collapse = theory.compare_collapse(torch.from_numpy(load_digits().data[:400]) / 16)
     polygon, simplex = theory.minimize_uniformity_loss(12, 2), theory.minimize_uniformity_loss(8, 7)
     toy = theory.train_on_five_gaussians()
-    augmentation = theory.compute_augmentation_targets(items=100)
+    augmentation = theory.compute_noise_and_mixup_targets(items=100)
     print(f"energy of the digits {covariance.trace:.4f}, largest eigenvalue {covariance.eigenvalues[0]:.4f}")
     iterations = len(linear.energy_by_iteration) - 1
     print(

@@ -101,8 +101,8 @@ def test_rows_without_a_training_pair_are_ranked_by_their_own_embedding() -> Non
     rows, columns = context._embed_views(everything, project=not context.has_shared_encoder, view_kind="unaugmented")
     first = [everything.entity_ids[:, 1].tolist().index(column) for column in range(20)]
     expected = rank_columns(rows, columns[first], context.train.entity_ids, context.test.entity_ids)
-    assert context.column_ranking.pair_has_unseen_row.all()
-    assert np.array_equal(context.column_ranking.ranked_columns, expected.ranked_columns)
+    assert context.columns_ranked_per_row.pair_has_unseen_row.all()
+    assert np.array_equal(context.columns_ranked_per_row.ranked_columns, expected.ranked_columns)
 
 
 def test_columns_without_a_pair_are_not_ranked() -> None:
@@ -110,7 +110,8 @@ def test_columns_without_a_pair_are_not_ranked() -> None:
         data = build_link_data(items, split)
         return data.subset((data.entity_ids[:, 1] % 2 == 0).nonzero()[:, 0])
 
-    ranking = build_context(build_model(build_link_data(6, "train")).eval(), coupled_with_even_columns).column_ranking
+    context = build_context(build_model(build_link_data(6, "train")).eval(), coupled_with_even_columns)
+    ranking = context.columns_ranked_per_row
     assert ranking.ranked_columns.shape[1] == len(ranking.column_popularity) == 10
     assert ranking.column_popularity.sum() == 30
     assert ranking.pair_hits_at(10).all()
@@ -301,5 +302,5 @@ def test_retrieval_compares_features_if_views_share_an_encoder(shared: bool) -> 
     context = EvalContext(model, data, data, Views(data, augment="strong"), LoaderConfig())
     features = model.encode(data.__getitems__(list(range(20))).views)
     expected = features if shared else model.project(features)
-    for actual, target in zip(context.retrieval_view_embeddings, expected, strict=True):
+    for actual, target in zip(context.test_view_embeddings_for_retrieval, expected, strict=True):
         torch.testing.assert_close(actual, target.detach())

@@ -33,7 +33,7 @@ def test_constraint_changes_the_value_only_if_declared(name: str) -> None:
         return
     attributes = (
         ATTRIBUTES
-        if loss.requires_ids or loss.requires_features()
+        if loss.requires_ids or loss.requires_features_argument()
         else {key: ATTRIBUTES[key] for key in ("labels", "domains")}
     )
     attributes = attributes if loss.compares_items else {}

@@ -8,11 +8,11 @@ import torch
 from scipy.stats import multivariate_normal
 from tests.errors import raises_usage_error
 
-from contraport.theory import compute_augmentation_targets, sample_gaussians_on_circle
+from contraport.theory import compute_noise_and_mixup_targets, sample_gaussians_on_circle
 
 
 def test_targets_match_densities_from_scipy():
-    result = compute_augmentation_targets((3,), items=15, mix=0.4)
+    result = compute_noise_and_mixup_targets((3,), items=15, mixup_fraction=0.4)
     data = sample_gaussians_on_circle(15, 3)
     x, centers = data.x.double().numpy(), data.centers.double().numpy()
     differences = x[:, None] - x
@@ -26,7 +26,7 @@ def test_targets_match_densities_from_scipy():
 
 
 def test_share_in_the_plane_matches_sampled_displacements():
-    result = compute_augmentation_targets((2, 16), items=5000 // 25)
+    result = compute_noise_and_mixup_targets((2, 16), items=5000 // 25)
     x = sample_gaussians_on_circle(20_000, 16).x
     moved = (x[torch.randperm(len(x))] - x).square().mean(0)
     assert result.mixup_share_in_plane[1].item() == pytest.approx((moved[:2].sum() / moved.sum()).item(), abs=0.01)
@@ -35,7 +35,7 @@ def test_share_in_the_plane_matches_sampled_displacements():
 
 
 def test_target_rows_have_equal_mass_and_an_empty_diagonal():
-    result = compute_augmentation_targets((2, 8), items=30)
+    result = compute_noise_and_mixup_targets((2, 8), items=30)
     for target in (*result.noise_target_plans, *result.mixup_target_plans):
         torch.testing.assert_close(target.sum(1), torch.full((30,), 1 / 30))
         assert (target.diagonal() == 0).all()
@@ -44,13 +44,13 @@ def test_target_rows_have_equal_mass_and_an_empty_diagonal():
 
 
 def test_figure_is_drawn(tmp_path):
-    compute_augmentation_targets((2, 8), items=20).figure().savefig(tmp_path / "figure.png")
+    compute_noise_and_mixup_targets((2, 8), items=20).figure().savefig(tmp_path / "figure.png")
 
 
 def test_rejects_invalid_arguments():
-    with raises_usage_error("mix.invalid", 1.0):
-        compute_augmentation_targets(mix=1.0)
+    with raises_usage_error("mixup_fraction.invalid", 1.0):
+        compute_noise_and_mixup_targets(mixup_fraction=1.0)
     with raises_usage_error("dimensions.missing"):
-        compute_augmentation_targets(())
+        compute_noise_and_mixup_targets(())
     with raises_usage_error("dimensions.invalid", 1):
-        compute_augmentation_targets((1,))
+        compute_noise_and_mixup_targets((1,))

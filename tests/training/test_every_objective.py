@@ -52,7 +52,7 @@ def build_graded_pairs(dataset):
 class PairsWithRequiredFeatures(contraport.Pairs):
     """Custom target that requires features."""
 
-    requires_features = True
+    requires_features_argument = True
 
 
 def test_custom_target_declares_required_features(tmp_path):

@@ -71,7 +71,8 @@ class LinearOperator(Protocol):
     tile="tile_with_link_input",
     cost_scale="cost_unit",
     accumulate_gradient="add_tile_gradients",
-    weighted_row_sums="row_inner_products",
+    weighted_row_sums="row_sums_of_weighted_log_kernel",
+    row_inner_products="row_sums_of_weighted_log_kernel",
     with_columns="with_column_inputs",
 )
 class LogKernel(ABC):
@@ -161,7 +162,7 @@ class LogKernel(ABC):
     def dense(self) -> Tensor:
         """Return log K as an (N, M) tensor, differentiable by plain autograd."""
 
-    def row_inner_products(self, weight: LinearOperator) -> Tensor:
+    def row_sums_of_weighted_log_kernel(self, weight: LinearOperator) -> Tensor:
         """Return each row's sum of weights times log K, (N,), differentiable."""
 
         def inner(rows: slice) -> Tensor:
@@ -309,9 +310,9 @@ class InnerProductLogKernel(LogKernel):
             )
         return self._apply_link(_bias_plus_inner_products(self.column_bias, self.x, self.y) + self.row_bias[:, None])
 
-    def row_inner_products(self, weight: LinearOperator) -> Tensor:
+    def row_sums_of_weighted_log_kernel(self, weight: LinearOperator) -> Tensor:
         if self.link is not None:
-            return super().row_inner_products(weight)
+            return super().row_sums_of_weighted_log_kernel(weight)
         inner = (self.x * weight.apply(self.y)).sum(1)
         if self.constant_bias is not None:
             return inner + weight.row_mass().to(inner.dtype) * self.constant_bias

@@ -199,7 +199,7 @@ class RingLogKernel(LogKernel):
         counts = tuple(owners.bincount(minlength=size).tolist())
         return self.processes.gather(values, counts)[owners.argsort(stable=True).argsort()]  # gathered by rank
 
-    def row_inner_products(self, weight: LinearOperator) -> Tensor:
+    def row_sums_of_weighted_log_kernel(self, weight: LinearOperator) -> Tensor:
         tensors: list[Tensor] = []
         structure = flatten(self.to_flattenable(), tensors)
         own: Tensor = _RowSumsOfWeightedLogKernel.apply(structure, weight, *tensors)
@@ -442,7 +442,7 @@ class _RowSumsOfWeightedLogKernel(torch.autograd.Function):
         sums = ring.inputs[0].new_zeros(ring.row_shards.sizes[ring.processes.rank])
         exchange = ring.start_exchange(with_gradient=False, half_ring=False)
         for visit in ring.iter_visits(exchange):
-            sums += visit.log_kernel.row_inner_products(_restrict_weights_to_visit(weight, ring, visit))
+            sums += visit.log_kernel.row_sums_of_weighted_log_kernel(_restrict_weights_to_visit(weight, ring, visit))
         return sums
 
     @staticmethod
@@ -461,7 +461,7 @@ class _RowSumsOfWeightedLogKernel(torch.autograd.Function):
             with torch.enable_grad():
                 leaves = [v.detach().requires_grad_(v.is_floating_point()) for v in inputs]
                 kernel: LogKernel = unflatten(structure, leaves)
-                values = kernel.row_inner_products(_restrict_weights_to_visit(ctx.weight, ring, visit))
+                values = kernel.row_sums_of_weighted_log_kernel(_restrict_weights_to_visit(ctx.weight, ring, visit))
             input_grads = torch.autograd.grad(values, kernel.inputs, grad_output, allow_unused=True)
             parts: list[Tensor | None] = [None] * len(input_grads)
             for k, (source, value) in enumerate(zip(ring.inputs, input_grads, strict=True)):

@@ -259,7 +259,7 @@ def link_recall_result(context: EvalContext, number: int) -> MetricResult:
     """Share of test pairs whose column has rank k or better for the row.
     The row's training columns are left out.
     """
-    values = context.column_ranking.row_recall_pseudovalues_at(number)
+    values = context.columns_ranked_per_row.row_recall_pseudovalues_at(number)
     return intervals.MetricResult(values, intervals.bootstrap_means_limited_to_0_1)
 
 
@@ -270,7 +270,7 @@ def link_ndcg_result(context: EvalContext, number: int) -> MetricResult:
     """Normalized discounted cumulative gain of the k nearest columns.
     The columns of the row's test pairs are relevant.
     """
-    return intervals.MetricResult(context.column_ranking.row_ndcg_at(number))
+    return intervals.MetricResult(context.columns_ranked_per_row.row_ndcg_at(number))
 
 
 @register_link_metric(
@@ -278,7 +278,7 @@ def link_ndcg_result(context: EvalContext, number: int) -> MetricResult:
 )
 def link_column_coverage(context: EvalContext, number: int) -> float:
     """Share of columns that are among some row's k nearest."""
-    return context.column_ranking.column_coverage(number)
+    return context.columns_ranked_per_row.column_coverage(number)
 
 
 @register_link_metric(
@@ -288,7 +288,7 @@ def link_hubness(context: EvalContext, number: int) -> float:
     """Skewness of how often columns occur among the k nearest of rows.
     Columns with many true partners raise it.
     """
-    return context.column_ranking.column_hubness(number)
+    return context.columns_ranked_per_row.column_hubness(number)
 
 
 @register_link_metric(
@@ -298,7 +298,7 @@ def popularity_relative_to_training_pairs(context: EvalContext, number: int) -> 
     """Mean popularity of the k nearest columns, relative to columns of training pairs.
     The popularity of a column is its number of training pairs.
     """
-    return context.column_ranking.popularity_relative_to_training_pairs(number)
+    return context.columns_ranked_per_row.popularity_relative_to_training_pairs(number)
 
 
 @register_metric(
@@ -319,7 +319,7 @@ def popularity_relative_to_training_pairs(context: EvalContext, number: int) -> 
 )
 def new_row_recall(context: EvalContext, number: int) -> float:
     """Recall@k of the test pairs whose row has no training pair (cold start)."""
-    ranking = context.column_ranking
+    ranking = context.columns_ranked_per_row
     return float(ranking.pair_hits_at(number)[ranking.pair_has_unseen_row].mean())
 
 

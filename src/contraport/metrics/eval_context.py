@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     test_y="test_labels",
     is_coupling="items_are_entity_pairs",
     has_new_rows="has_test_rows_without_training_pairs",
-    retrieval_embeddings="retrieval_view_embeddings",
+    retrieval_embeddings="test_view_embeddings_for_retrieval",
+    retrieval_view_embeddings="test_view_embeddings_for_retrieval",
+    column_ranking="columns_ranked_per_row",
 )
 class EvalContext:
     """Frozen encoder with training and test items, and their cached features.
@@ -222,10 +224,10 @@ class EvalContext:
         return tuple(f"{query} to {candidate}" for query, candidate in permutations(self.test.view_names, 2))
 
     @cached_property
-    def retrieval_view_embeddings(self) -> tuple[Tensor, ...]:
-        """Embeddings of the views between which retrieval searches, each `(m, d)`.
+    def test_view_embeddings_for_retrieval(self) -> tuple[Tensor, ...]:
+        """Embeddings of all test items by view, between which retrieval searches, each `(m, d)`.
 
-        They are of all views of the data, or of two augmentations. Features if the views share an encoder; otherwise
+        The views are those of the data, or two augmentations. Features if the views share an encoder; otherwise
         projections, since only those are trained to be comparable.
         """
         if not self.retrieval_direction_names and self.has_shared_encoder:
@@ -240,7 +242,7 @@ class EvalContext:
         Rank 1 is the nearest. Of a sample of many items, those of `retrieval_sample_positions`.
         """
         return retrieval_ranks(
-            *self.retrieval_view_embeddings,
+            *self.test_view_embeddings_for_retrieval,
             content_ids=self.test.view_content_ids_if_repeated if self.retrieval_direction_names else None,
             positions=self.retrieval_sample_positions,
         )
@@ -273,7 +275,7 @@ class EvalContext:
         return not bool(torch.isin(test, train).all())
 
     @cached_property
-    def column_ranking(self) -> ColumnRanking:
+    def columns_ranked_per_row(self) -> ColumnRanking:
         """Ranking of the columns for each row that has a test pair."""
         splits = [_get_required_tensor(part.entity_ids) for part in (self.train, self.test)]
         used, columns = torch.cat(splits)[:, 1].unique(return_inverse=True)

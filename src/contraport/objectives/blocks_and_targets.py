@@ -180,7 +180,7 @@ class MatchingProblem:
         unweighted = unweighted and not (target.positives_from_views and block.pattern.selected_indices is not None)
         directions = []
         for k, (side, rule) in enumerate(sides):
-            if self.traits.requires_features:
+            if self.traits.requires_features_argument:
                 side = self.layout.with_mask_by_features(
                     side, select_row_and_column_features(attributes, side, transposed=k > 0)
                 )

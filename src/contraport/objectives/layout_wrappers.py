@@ -223,7 +223,7 @@ class GuidedNegatives(LayoutWrapper):
         With margin <= 0, features of whole items, equal in all views, exclude nothing: no pair is more similar than an
         item with itself.
         """
-        return self.layout.traits._replace(requires_features=True, requires_view_features=self.margin <= 0)
+        return self.layout.traits._replace(requires_features_argument=True, requires_view_features=self.margin <= 0)
 
     def with_mask_by_features(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
         """Exclude pairs whose features are more similar than the positive pair's."""

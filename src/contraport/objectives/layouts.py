@@ -348,7 +348,7 @@ class LayoutTraits(NamedTuple):
         views_are_positives: Whether the views of an item are positives of each other.
         includes_positives: Whether positives are among the compared pairs.
         compares_items: Whether items are compared with items, rather than coordinates with coordinates.
-        requires_features: Whether the compared pairs depend on ``features=`` of the call.
+        requires_features_argument: Whether the compared pairs depend on ``features=`` of the call.
         requires_view_features: Whether features must differ between views: features of whole items change nothing.
         has_core_view: Whether training on several views compares the first (the core view) with each other view only.
     """
@@ -359,7 +359,7 @@ class LayoutTraits(NamedTuple):
     views_are_positives: bool = True
     includes_positives: bool = True
     compares_items: bool = True
-    requires_features: bool = False
+    requires_features_argument: bool = False
     requires_view_features: bool = False
     has_core_view: bool = False
 

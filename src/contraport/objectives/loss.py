@@ -59,6 +59,8 @@ class CatalogOrigin:
     last_mass="last_plan_mass",
     multi_view="takes_all_views",
     compares_sets="accepts_vector_sets",
+    requires_features="requires_features_argument",
+    target_conflict_message="target_refusal_message",
 )
 class Loss(nn.Module, ABC):
     """Base class of losses on embeddings, whose plans can be inspected.
@@ -125,11 +127,11 @@ class Loss(nn.Module, ABC):
         super().register_parameter(name, param)
 
     @abstractmethod
-    def requires_features(self, target: Target | None = None) -> bool:
-        """Return whether the loss requires ``features=`` for its target."""
+    def requires_features_argument(self, target: Target | None = None) -> bool:
+        """Return whether a call with this target requires the argument ``features=``."""
 
     @abstractmethod
-    def target_conflict_message(self, target: Target) -> str | None:
+    def target_refusal_message(self, target: Target) -> str | None:
         """Return why the loss does not support a target, or None."""
 
     @property

@@ -128,10 +128,10 @@ class Objective(Loss):
     def requires_weights(self) -> bool:
         return self.constraint.requires_weights
 
-    def requires_features(self, target: Target | None = None) -> bool:
-        return self.layout.traits.requires_features or (target or self.target).requires_features
+    def requires_features_argument(self, target: Target | None = None) -> bool:
+        return self.layout.traits.requires_features_argument or (target or self.target).requires_features_argument
 
-    def target_conflict_message(self, target: Target) -> str | None:
+    def target_refusal_message(self, target: Target) -> str | None:
         """Return why the objective does not support a target, or None.
 
         A layout that excludes the positives from the compared pairs needs a target whose positives are views.
@@ -166,7 +166,7 @@ class Objective(Loss):
         """
         traits = self.layout.traits
         classifies_views = traits.views_are_positives and traits.includes_positives and traits.compares_items
-        if not classifies_views or traits.requires_features or traits.shared_columns:
+        if not classifies_views or traits.requires_features_argument or traits.shared_columns:
             return False
         return (self.constraint, self.target, self.divergence, self.penalties) == (Rows(), Pairs(), KL(), {})
 
@@ -292,7 +292,7 @@ class Objective(Loss):
         marginals: LogMarginals | None = None
         if self.constraint.marginals == "weights":
             marginals = self._normalize_weights_to_log_marginals(attributes.get("weights"), forward)
-        same_pairs = problem.negatives is None and not problem.traits.requires_features
+        same_pairs = problem.negatives is None and not problem.traits.requires_features_argument
         if same_pairs and "column_weights" not in attributes:
             # Both directions in one solve: each pass over the pairs serves a half step of both.
             geometry = forward.build_geometry(self.kernel, problem.temperature)
@@ -411,10 +411,10 @@ class SumLoss(Loss):
     def requires_weights(self) -> bool:
         return any(objective.requires_weights for objective, _ in self.iterate_objectives_with_weights())
 
-    def requires_features(self, target: Target | None = None) -> bool:
-        return any(objective.requires_features(target) for objective, _ in self.iterate_objectives_with_weights())
+    def requires_features_argument(self, target: Target | None = None) -> bool:
+        return any(one.requires_features_argument(target) for one, _ in self.iterate_objectives_with_weights())
 
-    def target_conflict_message(self, target: Target) -> str:
+    def target_refusal_message(self, target: Target) -> str:
         return f"is a sum of objectives, each with its own target, and accepts no other; got {target!r}"
 
     @property

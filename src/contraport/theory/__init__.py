@@ -11,7 +11,7 @@ from contraport.theory.alpha_cl import (
     train_deep_linear_encoder,
     train_linear_encoder,
 )
-from contraport.theory.augmentation_targets import AugmentationTargets, compute_augmentation_targets
+from contraport.theory.augmentation_targets import AugmentationTargets, compute_noise_and_mixup_targets
 from contraport.theory.entropic_transport_examples import (
     ConstraintComparison,
     Coupling,
@@ -43,8 +43,8 @@ __all__ = [
     "AugmentationTargets", "CollapseComparison", "ConstraintComparison", "ContrastiveCovariance", "Coupling",
     "Couplings1D", "DeepLinearResult", "FiveGaussiansResult", "ItemCosinesByClass", "LinearEncoderResult",
     "MixtureSample", "PenaltyResult", "PenaltySweep", "PlanWithStatistics", "SimplexEntropicPath", "UniformPoints",
-    "compare_collapse", "compare_constraints", "compute_augmentation_targets", "compute_couplings_1d",
-    "compute_item_cosines_by_class", "contrastive_covariance", "energy", "minimize_uniformity_loss", "pair_weights",
+    "compare_collapse", "compare_constraints", "compute_couplings_1d", "compute_item_cosines_by_class",
+    "compute_noise_and_mixup_targets", "contrastive_covariance", "energy", "minimize_uniformity_loss", "pair_weights",
     "sample_gaussians_on_circle", "solve_entropic_program", "sweep_uniformity_penalty", "train_deep_linear_encoder",
     "train_linear_encoder", "train_on_five_gaussians",
 ]  # fmt: skip
@@ -58,11 +58,12 @@ __getattr__ = keep_deprecated_module_names(
     gaussian_mixture="sample_gaussians_on_circle", linear_encoder="train_linear_encoder",
     LinearEncoder="LinearEncoderResult", LinearEncoderTraining="LinearEncoderResult", MatchedPlan="PlanWithStatistics",
     Matching="ConstraintComparison", matching="compare_constraints", Mixture="MixtureSample",
-    noise_and_mixup="compute_augmentation_targets", NoiseAndMixup="AugmentationTargets",
+    noise_and_mixup="compute_noise_and_mixup_targets", NoiseAndMixup="AugmentationTargets",
     perfect_uniformity="minimize_uniformity_loss", PerfectUniformity="UniformPoints", Similarity="ItemCosinesByClass",
     similarity="compute_item_cosines_by_class", simplex_path="solve_entropic_program",
     SimplexPath="SimplexEntropicPath", EntropicPath="SimplexEntropicPath",
     sample_gaussian_mixture="sample_gaussians_on_circle", uniformity_penalty="sweep_uniformity_penalty",
     UniformityPenalty="PenaltySweep", ClassCosines="ItemCosinesByClass",
     compute_class_cosines="compute_item_cosines_by_class",
+    compute_augmentation_targets="compute_noise_and_mixup_targets",
 )  # fmt: skip

@@ -13,7 +13,7 @@ from contraport.engine import Gibbs
 from contraport.engine.log_kernels import CostFunction
 from contraport.errors import check, check_nonempty_sequence, is_number
 from contraport.objectives import KL, Objective, Rows, SoftNeighbors, WithinView
-from contraport.options import keep_deprecated_attributes
+from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 from contraport.plots.figure_setup import BLUE, ORANGE, create_panels, draw_heatmap
 from contraport.theory.mixture_and_lbfgs import sample_gaussians_on_circle
 
@@ -61,27 +61,28 @@ class AugmentationTargets:
         return figure
 
 
-def compute_augmentation_targets(
+@accept_deprecated_keywords(mix="mixup_fraction")
+def compute_noise_and_mixup_targets(
     dimensions: Sequence[int] = (2, 4, 8, 16, 32, 64),
     *,
     items: int = 250,
     components: int = 5,
     sigma: float = 0.1,
-    mix: float = 0.5,
+    mixup_fraction: float = 0.5,
     seed: int = 0,
 ) -> AugmentationTargets:
     """Compute the target plans that noise and mixup augmentations imply.
 
     An entry is how likely one item is a view of another. The noise target weighs y by an isotropic Gaussian density of
-    y - x. The mixup target weighs y by the density of mix (x' - x'') over the data, which for a Gaussian mixture is a
-    Gaussian mixture again. The variance of the noise equals the mean squared displacement by mixup.
+    y - x. The mixup target weighs y by the density of mixup_fraction (x' - x'') over the data, which for a Gaussian
+    mixture is a Gaussian mixture again. The variance of the noise equals the mean squared displacement by mixup.
 
     Args:
         dimensions: of the spaces, at least 2 each.
         items: n.
         components: m; the centers lie on the unit circle of the first two coordinates.
         sigma: standard deviation of a component.
-        mix: mixup moves an item by this fraction towards another one, in (0, 1).
+        mixup_fraction: mixup moves an item by this fraction towards another one, in (0, 1).
         seed: of the points.
 
     Raises:
@@ -89,21 +90,22 @@ def compute_augmentation_targets(
 
     Source: Hu et al. (2023), Your contrastive learning is secretly doing stochastic neighbor embedding, section 4.
 
-    >>> result = compute_augmentation_targets((2, 32), items=50)
+    >>> result = compute_noise_and_mixup_targets((2, 32), items=50)
     >>> bool(result.noise_share_in_plane[1] < 0.1 < 0.5 < result.mixup_share_in_plane[1])
     True
     """
     check_nonempty_sequence("dimensions", dimensions, "a list of numbers of dimensions")
-    check(is_number(mix) and 0 < mix < 1, f"mix: must be in (0, 1), got {mix!r}.")
+    good = is_number(mixup_fraction) and 0 < mixup_fraction < 1
+    check(good, f"mixup_fraction: must be in (0, 1), got {mixup_fraction!r}.")
     mixtures = [sample_gaussians_on_circle(items, d, components, sigma, seed=seed) for d in dimensions]
     # Mean squared displacement by mixup along each coordinate.
-    moved = [2 * mix**2 * (data.centers.var(0, correction=0) + float(sigma) ** 2) for data in mixtures]
+    moved = [2 * mixup_fraction**2 * (data.centers.var(0, correction=0) + float(sigma) ** 2) for data in mixtures]
     noise = [
         _soft_neighbor_plan(data.x, Gibbs("sqeuclidean", 2 * float(m.mean())))
         for data, m in zip(mixtures, moved, strict=True)
     ]
     mixup = [
-        _soft_neighbor_plan(data.x, Gibbs(_build_mixup_cost_function(data.centers, sigma, mix), 1.0))
+        _soft_neighbor_plan(data.x, Gibbs(_build_mixup_cost_function(data.centers, sigma, mixup_fraction), 1.0))
         for data in mixtures
     ]
     same = mixtures[0].component_indices[:, None] == mixtures[0].component_indices
@@ -118,15 +120,15 @@ def compute_augmentation_targets(
     )
 
 
-def _build_mixup_cost_function(centers: Tensor, sigma: float, mix: float) -> CostFunction:
+def _build_mixup_cost_function(centers: Tensor, sigma: float, fraction: float) -> CostFunction:
     """Build the mixup cost, the negative log density of a displacement.
 
-    A constant is left out. The displacement of mixup is mix (x' - x'') for two points of the mixture.
+    A constant is left out. The displacement of mixup is fraction (x' - x'') for two points of the mixture.
     """
     m, d = centers.shape
-    moves = mix * (centers[:, None] - centers).reshape(m * m, d)
+    moves = fraction * (centers[:, None] - centers).reshape(m * m, d)
     # A difference of two points of one component has variance 2 sigma^2; the kernel divides by twice the variance.
-    kernel = Gibbs("sqeuclidean", 2 * 2 * (mix * sigma) ** 2)
+    kernel = Gibbs("sqeuclidean", 2 * 2 * (fraction * sigma) ** 2)
 
     def cost(x: Tensor, y: Tensor) -> Tensor:
         differences = (x[:, None] - y).reshape(-1, d)

@@ -255,7 +255,7 @@ class ClosedFormQuadratic(KernelDivergence):
 
     def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
         plan, compared = result.plan, result.block.pattern.compared_pairs()
-        totals = -plan.kernel_geometry.log_kernel.row_inner_products(compared)
+        totals = -plan.kernel_geometry.log_kernel.row_sums_of_weighted_log_kernel(compared)
         counts = compared.row_counts(plan.f.dtype)
         mass = 1.0
         if self.mass_constraint == "simplex":

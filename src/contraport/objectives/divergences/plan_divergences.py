@@ -312,7 +312,7 @@ class PlanUniformity(Divergence):
         count = row_counts.sum()
         # A difference of nearly equal masses if the positives have almost all: below 0 it is a rounding error.
         mean = (plan.mass() - positive_mass).clamp_min(0) / count.clamp_min(1)
-        log_total = plan.geometry.log_kernel.row_inner_products(negatives).sum()
+        log_total = plan.geometry.log_kernel.row_sums_of_weighted_log_kernel(negatives).sum()
         log_total = log_total + row_counts @ plan.f + column_counts @ plan.g
         # Without negatives, or without mass on them, the penalty is 0 and has no gradient.
         return mean * (count * torch.where(mean > 0, mean, 1).log() - log_total)

@@ -62,7 +62,7 @@ class SoftNeighbors(Target):
         check_type("kernel", self.kernel, Kernel, "Gibbs('cosine', 0.1)")
 
     @property
-    def requires_features(self) -> bool:
+    def requires_features_argument(self) -> bool:
         return self.features is None
 
     def __call__(self, block: Block, attributes: Attributes) -> KernelTargetPlan:

@@ -76,7 +76,7 @@ class TargetPlan(ABC):
 
     def row_products_with_log_kernel(self, log_kernel: LogKernel) -> Tensor:
         """Return sum_j p_ij log K_ij per row, (N,), including masked pairs."""
-        return log_kernel.row_inner_products(self)
+        return log_kernel.row_sums_of_weighted_log_kernel(self)
 
     def row_relative_entropy(
         self, log_kernel: LogKernel, row_potential: Tensor | None, column_potential: Tensor | None
@@ -111,7 +111,7 @@ class TargetPlan(ABC):
         return self.row_sums_over_support(plan, lambda mass, log_plan: mass * function_of_log_plan(log_plan))
 
 
-@keep_deprecated_attributes(transpose="for_transposed_block")
+@keep_deprecated_attributes(transpose="for_transposed_block", requires_features="requires_features_argument")
 class Target(ObjectiveComponent, ABC):
     """Base class of targets, which define the transport plan that training aims at.
 
@@ -124,8 +124,8 @@ class Target(ObjectiveComponent, ABC):
     fills_all_rows: ClassVar[bool] = False
 
     @property
-    def requires_features(self) -> bool:
-        """True if the target requires ``features=``."""
+    def requires_features_argument(self) -> bool:
+        """True if the target requires the argument ``features=`` of a call."""
         return False
 
     @abstractmethod

@@ -196,7 +196,7 @@ def check_trial_call(
     check(predictor or not objective.stop_gradient, message, "collapses")
     target_of_batch = loss.target_of_batch
     target = None if target_of_batch is None else target_of_batch(dataset.__getitems__([0] * TRIAL_BATCH_SIZE))
-    requires_teacher = objective.requires_features(target)
+    requires_teacher = objective.requires_features_argument(target)
     remedy = f"Pass {format_keyword_or_flag('teacher')} with a folder or a file."
     message = f"teacher: required by the objective, not given. {remedy}"
     check(loss.teacher_features is not None or not requires_teacher, message, "missing")
@@ -208,7 +208,7 @@ def check_trial_call(
             f"Use {format_options(objective_settings={'margin': 0.2})}, or give features per view, (items, views, k)."
         )
         check(loss.teacher_features.ndim == 3 or not by_view, message, "per_item")
-    if target is not None and (mismatch := objective.target_conflict_message(target)) is not None:
+    if target is not None and (mismatch := objective.target_refusal_message(target)) is not None:
         name = type(objective).__name__ if objective.catalog_origin is None else objective.catalog_origin.name
         raise UsageError(f"target: {name} {mismatch}.", kind="mismatch")
     # The batch has no views, one label for all items, and the largest ids of the data.
