@@ -389,7 +389,7 @@ def _usage_error_for_value(argument: str, expected: str, value: object, kind: st
 
 
 def check_name(argument: str, value: object, valid_names: Iterable[str], *, list_command: str = "") -> None:
-    """Raise `UsageError` unless a value is a valid name."""
+    """Raise `UsageError` unless a value is one of the valid names."""
     if not isinstance(value, str) or value not in valid_names:
         raise unknown_name_error(argument, value, valid_names, list_command=list_command)
 

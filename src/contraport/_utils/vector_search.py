@@ -79,7 +79,7 @@ TensorOrComputedRows = Tensor | ComputedRows
 
 
 def select_rows(values: TensorOrComputedRows, rows: Tensor) -> TensorOrComputedRows:
-    """Return some rows of a matrix, which stay uncomputed for `ComputedRows`."""
+    """Select rows of a matrix, without computing those of a `ComputedRows`."""
     return values.select(rows) if isinstance(values, ComputedRows) else values[rows]
 
 

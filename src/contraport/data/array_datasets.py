@@ -13,7 +13,7 @@ from torch import Tensor
 
 from contraport._utils.text_bytes import check_nonblank_texts, texts_or_none_if_no_strings
 from contraport.data.dataset import Dataset
-from contraport.data.splits import Codes, Positions
+from contraport.data.splits import Codes, PositionArray
 from contraport.data.stores import MAPPED_BLOCK_BYTES, ArrayStore, MappedRowStore, PackedTextStore, Store, combine_views
 from contraport.errors import UsageError, check, check_all_values
 
@@ -170,7 +170,7 @@ def _iterate_row_slices(array: np.ndarray) -> Iterator[slice]:
         yield slice(first, first + rows)
 
 
-def copy_subset_to_memory(dataset: Dataset, positions: Positions, split: str) -> Dataset:
+def copy_subset_to_memory(dataset: Dataset, positions: PositionArray, split: str) -> Dataset:
     """Copy the items at some positions to memory, as a new dataset.
 
     `split` is the name of its split.

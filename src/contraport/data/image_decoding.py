@@ -17,7 +17,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from contraport._utils.formatting import pluralize
-from contraport.data.splits import Positions
+from contraport.data.splits import PositionArray
 from contraport.data.stores import ItemFilesOrBytes, Shape
 from contraport.errors import UsageError, check, check_regular_file
 
@@ -42,7 +42,7 @@ class ImageFiles(ItemFilesOrBytes):
     def __getitem__(self, position: int) -> Path:
         return Path(self.files[position])
 
-    def subset(self, positions: Positions) -> ImageFiles:
+    def subset(self, positions: PositionArray) -> ImageFiles:
         return ImageFiles(tuple(self.files[position] for position in positions.tolist()))
 
     def describe_item_location(self, position: int) -> str:
@@ -72,7 +72,7 @@ def decode_images(images: ItemFilesOrBytes, positions: Sequence[int], shape: Sha
 
 
 def log_undecodable_names_by_position(
-    views: Sequence[tuple[ItemFilesOrBytes, Positions]], *, what: str
+    views: Sequence[tuple[ItemFilesOrBytes, PositionArray]], *, what: str
 ) -> dict[int, str]:
     """Return the names of undecodable images by position, and log them.
 

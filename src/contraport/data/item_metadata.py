@@ -17,7 +17,7 @@ from contraport.data.image_decoding import choose_image_size, decode_images, log
 from contraport.data.splits import (
     DEFAULT_TEST_FRACTION,
     Codes,
-    Positions,
+    PositionArray,
     max_held_out_group_size,
     select_split_positions,
 )
@@ -62,7 +62,7 @@ class ItemMetadata:
     present: NDArray[np.bool_] | None = None
     weights: Tensor | None = None
     regression_targets: Tensor | None = None
-    source_rows: Positions | None = None
+    source_rows: PositionArray | None = None
     keys: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
@@ -143,7 +143,7 @@ class ItemMetadata:
             stored_digests=None if digests is None else digests[index],
         )
 
-    def _select_split_positions(self, split: str, groups: Codes | None) -> Positions:
+    def _select_split_positions(self, split: str, groups: Codes | None) -> PositionArray:
         """Return the positions of the items of one split, or raise `UsageError`."""
         chosen = select_split_positions(
             split,
@@ -175,12 +175,12 @@ class ItemMetadata:
             columns.append(column)
         return torch.stack(columns, dim=1)
 
-    def _select_positions_with_view(self, view_index: int, positions: Positions) -> Positions:
+    def _select_positions_with_view(self, view_index: int, positions: PositionArray) -> PositionArray:
         """Return those `positions` at which the item has the view `view_index`."""
         return positions if self.present is None else positions[self.present[positions, view_index]]
 
     def _build_image_store(
-        self, view_index: int, images: ItemFilesOrBytes, positions: Positions, image_size: int
+        self, view_index: int, images: ItemFilesOrBytes, positions: PositionArray, image_size: int
     ) -> DecodingStore:
         """Build the store of an image view, restricted to the items at `positions`."""
         if self.present is not None and len(having := self._select_positions_with_view(view_index, positions)) > 0:

@@ -20,7 +20,7 @@ from contraport._utils.lazy_imports import LazyModule
 from contraport._utils.text_bytes import is_text_shape
 from contraport.catalog.data_option_parsers import DOMAINS_BY_SHIFT, CorruptionSpec, DomainShiftSpec, MismatchSpec
 from contraport.data.dataset import Batch, Dataset
-from contraport.data.splits import Positions
+from contraport.data.splits import PositionArray
 from contraport.data.stores import ArrayStore, StoreWrapper, TransformedStore
 from contraport.errors import UsageError, check
 from contraport.seeding import derive_torch_seed, fork_rng_with_lock, numpy_generator, seed_torch_generators
@@ -131,7 +131,7 @@ def draw_wrong_partners(
 
 
 def swap_correct_pairs(
-    first: Positions, second: Positions, view_content_ids: NDArray[np.int64], random: np.random.Generator
+    first: PositionArray, second: PositionArray, view_content_ids: NDArray[np.int64], random: np.random.Generator
 ) -> RemainingCorrectPairMask:
     """Make correct pairs wrong by swapping second items in place.
 
@@ -148,7 +148,7 @@ def swap_correct_pairs(
     base, is_paired = view_content_ids[:, -1].max(initial=0) + 1, view_content_ids.shape[1] == 2
     correct_codes = np.unique(view_content_ids[:, 0] * base + view_content_ids[:, -1])
 
-    def correct_mask(first: Positions, second: Positions) -> NDArray[np.bool_]:
+    def correct_mask(first: PositionArray, second: PositionArray) -> NDArray[np.bool_]:
         same: NDArray[np.bool_] = (view_content_ids[first] == view_content_ids[second]).any(axis=1)
         if not is_paired:
             return same

@@ -13,7 +13,7 @@ DEFAULT_TEST_FRACTION = 0.2
 TEST_SPLIT_NAMES = ("test", "val", "valid", "validation")
 """Names of the test split in sources; if there are several, the first in this order is used."""
 
-Positions = np.ndarray[tuple[int], np.dtype[np.int64]]
+PositionArray = np.ndarray[tuple[int], np.dtype[np.int64]]
 """Indices of items, int64."""
 Codes = np.ndarray[tuple[int], np.dtype[np.int64]]
 """One integer per item, such as a class or a group, int64."""
@@ -21,7 +21,7 @@ Codes = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 def draw_stratified_split(
     classes: np.ndarray, split: str, *, test_fraction: float = DEFAULT_TEST_FRACTION, purpose: str = "data.split"
-) -> Positions:
+) -> PositionArray:
     """Return the sorted positions of one split, drawn at random within classes.
 
     The split depends only on the classes and the fraction. The number held out of each class is exact to within one.
@@ -47,7 +47,7 @@ def select_split_positions(
     domains: Codes | None = None,
     test_fraction: float | None = None,
     groups: Codes | None = None,
-) -> Positions:
+) -> PositionArray:
     """Return one split's item positions, defined by the source or drawn at random.
 
     Args:
@@ -85,7 +85,7 @@ def select_split_positions(
 
 
 def max_held_out_group_size(length: int, test_fraction: float = DEFAULT_TEST_FRACTION) -> float:
-    """Return the maximum size of a group that a random split holds out."""
+    """Return the largest group size that a random split may hold out."""
     return max(test_fraction * length, 2.0)
 
 

@@ -18,7 +18,7 @@ from contraport._utils.text_bytes import TEXT_SHAPE, encode_truncated_utf8, item
 from contraport.data.duplicate_groups import digest_byte_strings, digest_encoded_items, digest_rows
 
 if TYPE_CHECKING:
-    from contraport.data.splits import Positions
+    from contraport.data.splits import PositionArray
 
 MAPPED_BLOCK_BYTES = 2**24
 """Number of bytes of a memory-mapped array that are read at a time."""
@@ -49,7 +49,7 @@ class Store(ABC):
         blocks = torch.arange(len(self)).split(64)  # to bound memory
         return torch.cat([torch.stack([*map(digest_rows, self.fetch_views(block))], dim=1) for block in blocks])
 
-    def subset(self, positions: Positions) -> Store:
+    def subset(self, positions: PositionArray) -> Store:
         """Return a store of the items at some positions."""
         return SubsetStore(self, torch.from_numpy(positions))
 
@@ -80,7 +80,7 @@ class ArrayStore(Store):
     def view_content_digests(self) -> Tensor:
         return torch.stack([digest_rows(view) for view in self.views], dim=1)
 
-    def subset(self, positions: Positions) -> ArrayStore:
+    def subset(self, positions: PositionArray) -> ArrayStore:
         return ArrayStore(self.fetch_views(torch.from_numpy(positions)))
 
     def __len__(self) -> int:
@@ -190,7 +190,7 @@ class ItemFilesOrBytes(Protocol):
     def __getitem__(self, position: int) -> Path | bytes:
         """Return the path of an item's file, or the encoded bytes."""
 
-    def subset(self, positions: Positions) -> Self:
+    def subset(self, positions: PositionArray) -> Self:
         """Return the items at some positions."""
 
     def describe_item_location(self, position: int) -> str:
@@ -219,7 +219,7 @@ class DecodingStore(Store):
     def view_content_digests(self) -> Tensor:
         return digest_encoded_items(self.encoded, range(len(self)))[:, None]
 
-    def subset(self, positions: Positions) -> Self:
+    def subset(self, positions: PositionArray) -> Self:
         return replace(self, encoded=self.encoded.subset(positions))
 
     def __len__(self) -> int:
@@ -336,7 +336,7 @@ class CombinedViewsStore(Store):
         columns = [digests for store in self.stores if (digests := store.view_content_digests) is not None]
         return torch.cat(columns, dim=1) if len(columns) == len(self.stores) else None
 
-    def subset(self, positions: Positions) -> CombinedViewsStore:
+    def subset(self, positions: PositionArray) -> CombinedViewsStore:
         return CombinedViewsStore(tuple(store.subset(positions) for store in self.stores))
 
     def select_views(self, views: tuple[int, ...]) -> Store:

@@ -243,7 +243,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         return one if self.dims is None else one.truncate(self.dims)
 
     def tower(self, view: int) -> Tower:
-        """Return the tower of a view."""
+        """Return the module that standardizes, encodes and projects a view."""
         tower = self.towers[view if len(self.towers) > 1 else 0]
         assert isinstance(tower, Tower)
         return tower

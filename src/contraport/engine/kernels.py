@@ -492,7 +492,7 @@ def normalize(z: Tensor, length: float = 1.0) -> Tensor:
 
 
 def normalized_rows_and_divisors(z: Tensor, length: float) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Return rows scaled to norm `length`, (n, d), and their two successive divisors.
+    """Return rows scaled to norm `length`, (n, d), and two divisors applied in turn.
 
     Each row was divided first by its largest entry, then by the norm of the quotient over `length`, (n, 1) each.
     """

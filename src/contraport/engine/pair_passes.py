@@ -48,7 +48,7 @@ class WeightTerm(NamedTuple):
 
     @property
     def T(self) -> WeightTerm:
-        """Transposed summand, with rows and columns exchanged."""
+        """Transposed term, with rows and columns exchanged."""
         return WeightTerm(self.column_exponents, self.row_exponents, OTHER_AXIS[self.factor_axis], self.factor)
 
 

@@ -163,7 +163,7 @@ def symmetric_log_match_probability(
 
 
 def nearest_indices(z: Tensor, count: int) -> Tensor:
-    """Return the positions of each item's nearest others by cosine, `(n, count)`.
+    """Return positions of the `count` other items nearest to each item by cosine, `(n, count)`.
 
     Raises:
         UsageError: `z` is not finite, or has no more than `count` items.

@@ -246,12 +246,11 @@ def _iterate_matching_part_indices(
 
 
 def _argsort_into_matching_parts(sides: Sequence[Tensor], first_size: int, generator: torch.Generator) -> list[Tensor]:
-    """Sort point sets so that one cut divides all into matching parts.
+    """Return orders of point sets whose first `first_size` points correspond to each other.
 
-    The first part has `first_size` points. One set is sorted along a random direction. Of two sets, the first parts
-    match each other, and so do the second parts. Given the parts of one set, the best parts of the other are cut along
-    the difference of the means of these parts: no plan has to be computed. The two sets take turns, which never raises
-    the cost.
+    One set is sorted along a random direction. Of two sets, the first parts match each other, and so do the second
+    parts. Given the parts of one set, the best parts of the other are cut along the difference of the means of these
+    parts: no plan has to be computed. The two sets take turns, which never raises the cost.
     """
     # A random combination of the centered points.
     weights = torch.randn(len(sides[0]), generator=generator, dtype=sides[0].dtype)

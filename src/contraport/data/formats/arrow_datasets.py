@@ -35,7 +35,7 @@ from contraport.data.formats.arrow_columns import (
 from contraport.data.formats.column_roles import ColumnRoles, derive_view_names, infer_roles
 from contraport.data.image_decoding import ImageFiles
 from contraport.data.item_metadata import ItemFilesBytesOrStore, ItemMetadata
-from contraport.data.splits import TEST_SPLIT_NAMES, Positions, get_test_and_unused_masks
+from contraport.data.splits import TEST_SPLIT_NAMES, PositionArray, get_test_and_unused_masks
 from contraport.data.stores import ArrayStore, ItemFilesOrBytes, PackedTextStore, Shape, Store
 from contraport.errors import UsageError, check, check_regular_file, import_optional, unreadable_error
 
@@ -56,7 +56,7 @@ class TableRows:
     """
 
     table: Any
-    indices: Positions | None = None
+    indices: PositionArray | None = None
     exploded_texts: pa.Table | None = None
 
     @property
@@ -72,7 +72,7 @@ class TableRows:
     def __len__(self) -> int:
         return len(self.table) if self.indices is None else len(self.indices)
 
-    def read(self, positions: Positions | None = None) -> pa.Table:
+    def read(self, positions: PositionArray | None = None) -> pa.Table:
         """Return the rows at some positions, or all."""
         indices = positions
         if self.indices is not None:
@@ -116,13 +116,13 @@ class TableRows:
         source = self.table.select(names) if self.is_arrow_table else self.table.select_columns(list(names))
         return TableRows(source, self.indices)
 
-    def subset(self, positions: Positions) -> TableRows:
+    def subset(self, positions: PositionArray) -> TableRows:
         """Select rows by position, without reading their values."""
         indices = positions if self.indices is None else self.indices[positions]
         texts = None if self.exploded_texts is None else self.exploded_texts.take(pa.array(positions))
         return TableRows(self.table, indices, texts)
 
-    def explode_with_source_rows(self, views: Sequence[Sequence[str]]) -> tuple[TableRows, Positions]:
+    def explode_with_source_rows(self, views: Sequence[Sequence[str]]) -> tuple[TableRows, PositionArray]:
         """Expand lists of texts to one row per text.
 
         Return the new rows, and the original row number of each. An empty list becomes one empty text.
@@ -195,7 +195,7 @@ class ImageColumn(ItemFilesOrBytes):
         check(value is not None, "no image in this row")
         return value if isinstance(value, bytes) else self.folder / value
 
-    def subset(self, positions: Positions) -> ImageColumn:
+    def subset(self, positions: PositionArray) -> ImageColumn:
         return replace(self, rows=self.rows.subset(positions))
 
     def describe_item_location(self, position: int) -> str:
@@ -327,7 +327,7 @@ def infer_roles_from_values(rows: TableRows, declared_roles: Mapping[str, Any] |
 
 
 def _find_image_path_or_number_per_row(
-    views: Sequence[ItemFilesBytesOrStore], present: np.ndarray | None, source_rows: Positions, table_name: str
+    views: Sequence[ItemFilesBytesOrStore], present: np.ndarray | None, source_rows: PositionArray, table_name: str
 ) -> Sequence[str] | None:
     """Return a name per row, its image path or number; None without image files."""
     of_files = [(number, view.files) for number, view in enumerate(views) if isinstance(view, ImageFiles)]

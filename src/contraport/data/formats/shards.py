@@ -27,7 +27,7 @@ from contraport.data.formats.column_roles import DOMAIN_COLUMN_NAMES, LABEL_COLU
 from contraport.data.formats.image_or_text_files import list_relative_paths
 from contraport.data.image_decoding import IMAGE_SUFFIXES
 from contraport.data.item_metadata import ItemFilesBytesOrStore, ItemMetadata
-from contraport.data.splits import TEST_SPLIT_NAMES, Positions
+from contraport.data.splits import TEST_SPLIT_NAMES, PositionArray
 from contraport.data.stores import DecodingStore, ItemFilesOrBytes, Shape
 from contraport.errors import check, check_regular_file, translate_read_errors
 
@@ -159,7 +159,7 @@ class ArchiveMembers(ItemFilesOrBytes):
         check(len(content) == size, message, "unreadable")
         return content
 
-    def subset(self, positions: Positions) -> ArchiveMembers:
+    def subset(self, positions: PositionArray) -> ArchiveMembers:
         keys = tuple(self.keys[position] for position in positions.tolist())
         places = self.archive_indices[positions], self.offsets[positions], self.sizes[positions]
         return ArchiveMembers(self.archive_paths, keys, self.field, *places)

@@ -163,7 +163,7 @@ def replace_view_columns(
     old_path: Path,
     new_path: Path,
 ) -> pa.Table:
-    """Select rows of a table, with one view copied from other rows.
+    """Keep rows of a table, and take one view's columns from their partner rows.
 
     Args:
         table: all rows, parsed.

@@ -37,7 +37,7 @@ MAX_STORED_BYTES = 256 << 20
 """Largest size of a log K whose tiles are stored, not recomputed: 8,192 by 8,192 in single precision."""
 
 MAX_SHARED_EXPONENT_GAP = 16.0
-"""Largest difference between the exponents of pair-weight summands that share one exponential.
+"""Largest difference between the exponents of two terms that share one exponential.
 
 The factor that makes up for it, up to e^(2 * 16), also amplifies what has underflowed below e^-87: to at most e^-55."""
 
@@ -249,7 +249,7 @@ class StreamedPairPasses(PairPasses):
         return [None if v is None else v.value() for v in (by_row, by_column)]
 
     def _gradient_weights_on_tile(self, group: _TermGroup, tile: Tile) -> Tensor:
-        """Return the sum of a group of summands of the pair weights on a tile."""
+        """Return the sum of several terms of the pair weights on a tile."""
         rows, columns = tile.rows, tile.columns
         u, v = group.row_factors, group.column_factors
         out = self._buffers[1, : rows.stop - rows.start, : columns.stop - columns.start]
@@ -274,7 +274,7 @@ class StreamedPairPasses(PairPasses):
         return (log_kernel + by_row[:, None]).add_(by_column).exp_()
 
     def _group_terms_by_exponents(self, terms: Sequence[WeightTerm]) -> list[_TermGroup]:
-        """Group the pair weights' summands so that each group needs one exponential.
+        """Group the terms of the pair weights so that each group needs one exponential.
 
         Where all exponents are moderate, all terms are one group, whose exponents are factors. Otherwise a group takes
         its exponents from one of its own terms, whose exp(S + A + B) is the weight of a softmax and at most 1.
@@ -434,9 +434,9 @@ class _RunningLogSum:
 
 
 class _TermGroup(NamedTuple):
-    """Pair-weight summands that share one exponential factor.
+    """Terms of the pair weights that share the exponential exp(S + A + B).
 
-    The exponential is exp(S + A + B) of each pair, for the log-kernel S.
+    S is the log-kernel.
 
     Attributes:
         shared_exponents: Shared exponents A of the rows, (N,), and B of the columns, (M,); None if both are zero.
@@ -455,7 +455,7 @@ def _exponentiate_into_term_group(
     remaining_row_exponents: Tensor,
     remaining_column_exponents: Tensor,
 ) -> _TermGroup:
-    """Build a group of summands of the pair weights that share one exponential factor.
+    """Build a group of terms of the pair weights that share an exponential.
 
     Args:
         terms: the terms.
