@@ -307,7 +307,7 @@ class PairedFeatures:
 
     @cached_property
     def canonical_references_by_fold_and_direction(self) -> tuple[tuple[tuple[Tensor, Tensor], ...], ...]:
-        """CCA coordinates ``(r, k)`` of reference items, by fold, predicted view and view."""
+        """CCA coordinates of reference items, ``(r, k)``, by fold, direction of prediction and view."""
         centers, _, maps, correlations = self.cross_fitted_canonical_maps
         folds = []
         for fold_maps, weights in zip(maps, correlations, strict=True):
