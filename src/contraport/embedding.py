@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from contraport._utils.formatting import describe_items_of_shape, format_keyword_or_flag, pluralize
 from contraport._utils.progress import ProgressBars
-from contraport._utils.text_bytes import is_text_batch, is_text_shape
+from contraport._utils.text_bytes import TEXT_SHAPE, is_text_batch
 from contraport.data import Batch, Dataset, Views, build_loader
 from contraport.data.streams import Stream
 from contraport.encoders import Model
@@ -58,7 +58,7 @@ class RawInputEncoder(nn.Module):
         features = []
         for items in views:
             if is_text_batch(items):
-                size = self.max_image_or_text_features // sum(map(is_text_shape, self.shapes))
+                size = self.max_image_or_text_features // self.shapes.count(TEXT_SHAPE)
                 features.append(vectorize_texts(items, size))
                 continue
             floats = items.float() / 255 if items.dtype == torch.uint8 else items.float()

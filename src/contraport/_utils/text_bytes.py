@@ -22,11 +22,6 @@ MAX_TEXT_BYTES = 32_768  # maximum length of a text; longer texts are cut, with 
 _log = logging.getLogger(__name__)
 
 
-def is_text_shape(shape: Sequence[int]) -> bool:
-    """Return whether an item's shape is ``()``, the shape of texts."""
-    return len(shape) == 0
-
-
 def is_text_batch(items: Tensor) -> bool:
     """Return whether a batch holds texts."""
     return items.dtype == torch.uint8 and items.ndim == 2
@@ -127,6 +122,6 @@ def concatenate_batches(parts: Sequence[Tensor]) -> Tensor:
 
 def create_zero_items(num_items: int, shape: Sequence[int]) -> Tensor:
     """Create placeholder items of zeros, which as texts are empty."""
-    if is_text_shape(shape):
+    if tuple(shape) == TEXT_SHAPE:
         return torch.zeros(num_items, 1, dtype=torch.uint8)
     return torch.zeros(num_items, *shape)

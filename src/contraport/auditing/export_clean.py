@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from contraport._utils.files import atomic_write, stage_files, write_npz
-from contraport._utils.text_bytes import is_text_shape, tensor_to_texts
+from contraport._utils.text_bytes import TEXT_SHAPE, tensor_to_texts
 from contraport.auditing.command_options import Cleaning
 from contraport.auditing.result import Audit
 from contraport.data import Dataset
@@ -172,7 +172,7 @@ def dataset_to_arrays(dataset: Dataset, view_names: Sequence[str]) -> dict[str, 
     blocks = [dataset.__getitems__(block.tolist()).views for block in torch.arange(len(dataset)).split(1_000)]
     arrays = {
         name: np.concatenate([
-            np.array(tensor_to_texts(block[view])) if is_text_shape(shape) else block[view].numpy() for block in blocks
+            np.array(tensor_to_texts(block[view])) if shape == TEXT_SHAPE else block[view].numpy() for block in blocks
         ])
         for view, (name, shape) in enumerate(zip(view_names, dataset.shapes, strict=True))
     }  # fmt: skip

@@ -75,7 +75,7 @@ class _PositionsWithEpoch(list[int]):
 
 
 @accept_deprecated_keywords(shared="split_over_processes")
-@keep_deprecated_attributes(shared="split_over_processes")
+@keep_deprecated_attributes(shared="split_over_processes", fill_epochs_from="fill_epochs_by_repeating")
 class BatchOrder(Sampler[list[int]]):
     """Batch sampler whose order depends only on the seed and the epoch.
 

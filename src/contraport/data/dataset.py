@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from contraport._utils.formatting import pluralize
-from contraport._utils.text_bytes import is_text_shape
+from contraport._utils.text_bytes import TEXT_SHAPE
 from contraport.data.duplicate_groups import assign_view_content_ids
 from contraport.data.stores import Shape, Store, SubsetStore
 from contraport.errors import UsageError, check
@@ -362,7 +362,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         ([2.0, 5.0], [1.0, 1.0])
         """
         check(0 <= view < len(self.shapes), f"view: must be from 0 to {len(self.shapes) - 1}, got {view}.")
-        if is_text_shape(self.shapes[view]):
+        if self.shapes[view] == TEXT_SHAPE:
             return [], []
         shift: Tensor | float = 0.0
         total: Tensor | float = 0.0

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from contraport._utils.text_bytes import is_text_shape, tensor_to_texts
+from contraport._utils.text_bytes import TEXT_SHAPE, tensor_to_texts
 from contraport.data.dataset import Dataset
 
 MAX_TEXT_CHARACTERS = 500
@@ -26,7 +26,7 @@ def make_item_previews_per_view(dataset: Dataset, positions: Tensor, max_image_s
     """
     previews: list[np.ndarray] = []
     for view, (items, shape) in enumerate(zip(dataset.store.fetch_views(positions), dataset.shapes, strict=True)):
-        if is_text_shape(shape):
+        if shape == TEXT_SHAPE:
             texts = tensor_to_texts(items)
             shown = [text[:MAX_TEXT_CHARACTERS] + (" …" if len(text) > MAX_TEXT_CHARACTERS else "") for text in texts]
             previews.append(np.array(shown, np.str_))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from contraport._utils.lazy_imports import LazyModule
-from contraport._utils.text_bytes import is_text_shape
+from contraport._utils.text_bytes import TEXT_SHAPE
 from contraport.catalog.data_option_parsers import DOMAINS_BY_SHIFT, CorruptionSpec, DomainShiftSpec, MismatchSpec
 from contraport.data.dataset import Batch, Dataset
 from contraport.data.splits import PositionArray
@@ -252,7 +252,7 @@ def corrupt_dataset_views(dataset: Dataset, *corruptions: CorruptionSpec) -> Dat
         UsageError: another corruption than noise for data other than images, or texts.
     """
     kinds = " and ".join(one.kind for one in corruptions)
-    texts = [name for name, shape in zip(dataset.view_names, dataset.shapes, strict=True) if is_text_shape(shape)]
+    texts = [name for name, shape in zip(dataset.view_names, dataset.shapes, strict=True) if shape == TEXT_SHAPE]
     message = (
         f"corrupt: {kinds} requires images, vectors or series, and {dataset.name!r} has texts: {', '.join(texts)}."
     )

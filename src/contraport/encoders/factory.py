@@ -19,7 +19,7 @@ from torch.nn.parameter import is_lazy
 from contraport._utils.files import read_json_or_none
 from contraport._utils.formatting import describe_items_of_shape, format_options
 from contraport._utils.lazy_imports import LazyModule, import_object
-from contraport._utils.text_bytes import create_zero_items, is_text_shape
+from contraport._utils.text_bytes import TEXT_SHAPE, create_zero_items
 from contraport.catalog.encoders import ANY_TIMM_LABEL, CUSTOM_ENCODER_LABEL, ENCODERS
 from contraport.encoders.builtin_networks import default_encoder_name
 from contraport.encoders.transformers_text_encoder import build_transformers_text_encoder
@@ -114,7 +114,7 @@ def build_encoder(name: str | nn.Module, shape: Shape, *, low_resolution: bool =
         own = ":" in name
         if own:
             encoder = _build_from_import_path(name, shape)
-        elif is_text_shape(shape):
+        elif shape == TEXT_SHAPE:
             message = f"encoder: {name!r} takes images, got texts; use {default_encoder_name(shape)!r}."
             check(not timm.is_model(name) or Path(name).exists(), message, "shape")
             encoder = build_transformers_text_encoder(name)

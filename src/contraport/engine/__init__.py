@@ -82,7 +82,7 @@ __getattr__ = keep_deprecated_module_names(
     transport_cost="fixed_plan_row_costs", row_transport_costs="fixed_plan_row_costs",
     LearnedTemperature="InitialTemperature", LogDecay="PolynomialTailLink", LogFunction="LogOfFunction",
     PolynomialTail="PolynomialTailLink", HalfStep="HalfStepSpec", SquaredKernelLink="DoubledLink",
-    SquareOfKernelLink="DoubledLink",
+    SquareOfKernelLink="DoubledLink", disable_autocast_in_backward="disable_autocast_in_own_backward_node",
     LabelMask="LabelExclusion", SimilarityMask="SimilarityExclusion", log_of_size="traceable_log",
     gather_dtype="communication_dtype", solve_fixed_point="run_sinkhorn_to_convergence",
     exchange_dtype="communication_dtype", parameter_value="gather_scalar_parameter",

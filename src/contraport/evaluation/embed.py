@@ -21,7 +21,7 @@ from torch.utils.data import Dataset as AnyDataset
 
 from contraport._utils.formatting import join_names
 from contraport._utils.progress import ProgressBars
-from contraport._utils.text_bytes import is_text_shape, tensor_to_texts
+from contraport._utils.text_bytes import TEXT_SHAPE, tensor_to_texts
 from contraport.data import Batch, Dataset
 from contraport.data.sources.torch_datasets import is_stream
 from contraport.data.streams import Stream
@@ -275,8 +275,8 @@ def _add_batch_to_buffer(
         rows = dataset.source_rows[batch.ids]
         keys = None if dataset.keys is None else tuple(dataset.keys[position] for position in batch.ids.tolist())
     beginnings = None
-    if any(map(is_text_shape, dataset.shapes)):
-        texts = batch.views[[is_text_shape(shape) for shape in dataset.shapes].index(True)]
+    if TEXT_SHAPE in dataset.shapes:
+        texts = batch.views[dataset.shapes.index(TEXT_SHAPE)]
         beginnings = [textwrap.shorten(text, 80, placeholder=" ...") or text[:80] for text in tensor_to_texts(texts)]
     names = beginnings if use_texts_as_keys and beginnings else keys or beginnings
     buffer.add(

@@ -15,7 +15,7 @@ import numpy as np
 from contraport._utils.files import atomic_write, write_json, write_npz
 from contraport._utils.formatting import format_options
 from contraport._utils.locks import lock_folder
-from contraport._utils.text_bytes import is_text_shape
+from contraport._utils.text_bytes import TEXT_SHAPE
 from contraport.data import Dataset
 from contraport.embedding import RawInputEncoder
 from contraport.encoders import Model
@@ -246,7 +246,7 @@ def _build_evaluation(
                 num_test_items=len(loaded.test),
                 is_encoder_frozen=loaded.training_settings.freezes_all_encoders,
                 has_several_views=len(loaded.model.shapes) > 1,
-                could_start_at_word_counts=all(map(is_text_shape, loaded.model.shapes))
+                could_start_at_word_counts=all(shape == TEXT_SHAPE for shape in loaded.model.shapes)
                 and not isinstance(loaded.model.encoders[0], NgramCountsWithLearnedWeights),
             ),
             "notes": notes,

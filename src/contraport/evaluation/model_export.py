@@ -15,7 +15,7 @@ from torch import Tensor
 
 from contraport._utils.files import atomic_write, stage_files
 from contraport._utils.formatting import format_options, join_names
-from contraport._utils.text_bytes import is_text_batch, is_text_shape
+from contraport._utils.text_bytes import TEXT_SHAPE, is_text_batch
 from contraport.encoders import FeatureExtractor, Model, is_user_module_description
 from contraport.encoders.model import is_model_folder
 from contraport.encoders.transformers_text_encoder import TransformersTextEncoder
@@ -78,7 +78,7 @@ def export(arguments: dict[str, Any]) -> Path:
     has_tokenizer = any(isinstance(encoder, TransformersTextEncoder) for encoder in model.encoders)
     message = f"format: must be safetensors for an encoder with a tokenizer, which {name} cannot contain."
     check(is_folder or not has_tokenizer, message, "tokenizer")
-    has_texts = any(is_text_shape(model.shapes[view]) for view in model.representation_views)
+    has_texts = any(model.shapes[view] == TEXT_SHAPE for view in model.representation_views)
     message = "format: must be onnx, torchscript or safetensors for texts; torch.export needs texts of one length."
     check(name != "torch-export" or not has_texts, message, "text")
     _write_verified_model(copy.deepcopy(model).cpu().eval(), path, name)
@@ -121,7 +121,7 @@ def _draw_random_views(model: Model, num_items: int = 3) -> tuple[Tensor, ...]:
     generator, views = torch_generator("export.check", num_items), []
     for view in model.representation_views:
         tower, shape = model.tower(view), model.shapes[view]
-        if not is_text_shape(shape):
+        if shape != TEXT_SHAPE:
             views.append(tower.mean + tower.std * torch.randn(num_items, *shape, generator=generator))
             continue
         # Texts of different lengths; the longest is longer in a batch of more items.

@@ -9,7 +9,7 @@ import torch
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from contraport._utils.text_bytes import is_text_shape, tensor_to_texts
+from contraport._utils.text_bytes import TEXT_SHAPE, tensor_to_texts
 from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import MIN_PAIRS, PairedFeatures
 from contraport.data import Dataset, Views
@@ -86,7 +86,7 @@ def collect_label_and_preview_arrays(dataset: Dataset, positions: Tensor) -> Arr
     views = dataset.__getitems__(positions.tolist()).views
     if dataset.is_first_view_image:
         arrays["thumbnails"] = shrink_to_uint8_images(views[0], PLOTTED_THUMBNAIL_SIDE_PIXELS)
-    text = next((view for view, shape in zip(views, dataset.shapes, strict=True) if is_text_shape(shape)), None)
+    text = next((view for view, shape in zip(views, dataset.shapes, strict=True) if shape == TEXT_SHAPE), None)
     if text is not None:
         arrays["texts"] = np.array([words[:160] for words in tensor_to_texts(text)], dtype=np.str_)
     return arrays

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport._utils.text_bytes import is_text_shape
+from contraport._utils.text_bytes import TEXT_SHAPE
 from contraport.data import Dataset, Views, from_arrays
 from contraport.data.duplicate_groups import first_indices
 from contraport.data.perturbations import corrupt_images
@@ -151,7 +151,7 @@ class EvalContext:
         """True if class texts can be compared with a non-text view."""
         if isinstance(self.encoder, RawInputEncoder) or self.class_names is None or not self.has_comparable_views:
             return False
-        return {True, False} <= set(map(is_text_shape, self.encoder.shapes)) and len(self.encoder.towers) > 1
+        return {True, False} <= {shape == TEXT_SHAPE for shape in self.encoder.shapes} and len(self.encoder.towers) > 1
 
     @property
     def temperature_if_info_nce(self) -> float | None:
@@ -305,7 +305,7 @@ class EvalContext:
     def embed_items_and_class_texts(self) -> tuple[Tensor, Tensor]:
         """Embed test items `(m, d)` by a non-text view, and class texts `(classes, d)`."""
         assert self.class_names is not None
-        is_text = list(map(is_text_shape, self.model.shapes))
+        is_text = [shape == TEXT_SHAPE for shape in self.model.shapes]
         other_view = is_text.index(False)
         prompts = from_arrays(build_class_prompts(self.class_names, self.templates), name="class names")
         items, texts = (

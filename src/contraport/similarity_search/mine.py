@@ -14,7 +14,7 @@ from torch import Tensor
 
 from contraport._utils.files import atomic_write
 from contraport._utils.progress import ProgressBars
-from contraport._utils.text_bytes import is_text_shape, tensor_to_texts
+from contraport._utils.text_bytes import TEXT_SHAPE, tensor_to_texts
 from contraport.data import Dataset, from_arrays, load, load_split_or_all_items
 from contraport.data.formats.tables import write_table
 from contraport.data.streams import check_no_stream
@@ -154,7 +154,7 @@ def _build_negatives_table(positions: Tensor, dataset: Dataset, anchor: int, pos
 
 def _build_text_or_key_column(dataset: Dataset, view: int) -> pa.Array:
     """Build a table column of a view's texts, keys or row numbers."""
-    if not is_text_shape(dataset.shapes[view]):
+    if dataset.shapes[view] != TEXT_SHAPE:
         if dataset.entity_ids is not None and dataset.entity_keys is not None:  # a key of a coupling names the pair
             keys = dataset.entity_keys[view]
             return pa.array([str(keys[number]) for number in dataset.entity_ids[:, view].tolist()])

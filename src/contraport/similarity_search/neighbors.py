@@ -16,7 +16,7 @@ from torch import Tensor
 from contraport._utils.files import read_npy_array
 from contraport._utils.formatting import format_options, join_names
 from contraport._utils.notebook_tables import format_html_rows
-from contraport._utils.text_bytes import is_text_shape
+from contraport._utils.text_bytes import TEXT_SHAPE
 from contraport.data import Dataset, from_arrays
 from contraport.data.image_decoding import IMAGE_SUFFIXES, ImageFiles, decode_images, find_decoding_error_message
 from contraport.data.stores import DecodingStore
@@ -384,7 +384,7 @@ def _embed_query(
     model = model if view is None else model.to_single_view(view)
     model = model if features.dims is None else model.truncate(int(features.dims))
     width = features.features.shape[1]
-    if len(model.shapes) > 1 and any(map(is_text_shape, model.shapes)) and not _is_existing_path(options.query):
+    if len(model.shapes) > 1 and TEXT_SHAPE in model.shapes and not _is_existing_path(options.query):
         message = f"{_unknown_query_error(query, features)} A text needs features of one view, of "
         message += f"{' or '.join(model.view_names)}: `contraport embed {run.path} --view {model.view_names[0]}`, then "
         raise UsageError(f"{message}`contraport search FEATURES TEXT`.", kind="unknown")
@@ -402,7 +402,7 @@ def _load_text_or_file_query(
 ) -> Dataset:
     """Load the query, a text or a file, as a one-item dataset."""
     query, is_chosen = str(options.query), isinstance(options, ItemSearchOptions) and options.query_view is not None
-    if len(model.shapes) == 1 and is_text_shape(model.shapes[0]) and (is_chosen or not _has_image_or_npy_suffix(query)):
+    if len(model.shapes) == 1 and model.shapes[0] == TEXT_SHAPE and (is_chosen or not _has_image_or_npy_suffix(query)):
         return from_arrays([query], name="query", argument="query")
     if _is_existing_path(query):
         return _load_query_file_as_dataset(Path(query), model)

@@ -12,7 +12,6 @@ from PIL import Image, ImageOps
 
 from contraport._utils.files import write_csv, write_text
 from contraport._utils.formatting import equally_long_suffixes_by_path
-from contraport._utils.text_bytes import is_text_shape
 from contraport.data.item_previews import shrink_to_uint8_images
 from contraport.errors import UsageError, check, check_output_file, check_regular_file, translate_write_errors
 from contraport.feature_files import Features
@@ -107,7 +106,7 @@ def _has_text_items(features: Features) -> bool:
         shapes = [] if features.run is None else RunFolder(features.run).model_config()["shapes"]
     except (UsageError, OSError, KeyError):
         return False
-    return len(shapes) > 0 and all(map(is_text_shape, shapes))
+    return len(shapes) > 0 and not any(shapes)
 
 
 def _picture_uris_by_item(features: Features, items: Sequence[int | Path]) -> dict[int | Path, str]:

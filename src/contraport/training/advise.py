@@ -11,7 +11,7 @@ import torch
 
 from contraport._utils.files import find_unused_path
 from contraport._utils.formatting import format_flags, pluralize, to_file_name
-from contraport._utils.text_bytes import is_text_shape
+from contraport._utils.text_bytes import TEXT_SHAPE
 from contraport.data import Dataset, load
 from contraport.data.formats.column_roles import MAX_LISTED_COLUMNS
 from contraport.data.formats.tables import find_suggested_division
@@ -206,7 +206,7 @@ def make_objective_suggestion(
     Raises:
         UsageError: `use_labels` without labels of at least two classes.
     """
-    views, texts = len(dataset.shapes), [is_text_shape(shape) for shape in dataset.shapes]
+    views, texts = len(dataset.shapes), [shape == TEXT_SHAPE for shape in dataset.shapes]
     if use_labels:
         message = f"use_labels: requires data with labels, but {dataset.name!r} has none."
         check(dataset.labels is not None, message, "no_labels")
@@ -254,7 +254,7 @@ def make_wrong_pairs_suggestion(dataset: Dataset) -> Suggestion:
 def _list_alternative_suggestions(dataset: Dataset, *, use_labels: bool) -> list[Suggestion]:
     """Return further options that are worth comparing on this dataset."""
     alternatives: list[Suggestion] = []
-    if len(dataset.shapes) == 2 and all(map(is_text_shape, dataset.shapes)):
+    if len(dataset.shapes) == 2 and all(shape == TEXT_SHAPE for shape in dataset.shapes):
         text = "starts at the counts of words and learns their weights; for names and records, short-ngrams."
         alternatives.append(Suggestion("--encoder weighted-ngrams", text))
     if _has_several_classes(dataset) and not use_labels:

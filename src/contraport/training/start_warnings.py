@@ -18,7 +18,7 @@ from contraport._utils.formatting import (
     format_options,
     pluralize,
 )
-from contraport._utils.text_bytes import is_text_shape
+from contraport._utils.text_bytes import TEXT_SHAPE
 from contraport._version import __version__
 from contraport.catalog import DATASETS
 from contraport.catalog.recipes import get_recipe_settings
@@ -253,7 +253,7 @@ def find_raw_ngram_baseline_note(settings: Settings, dataset: Dataset, model: Mo
 
     None for other data, for given initial weights, and for an encoder that begins at the counts.
     """
-    has_two_texts = len(dataset.shapes) == 2 and all(map(is_text_shape, dataset.shapes))
+    has_two_texts = len(dataset.shapes) == 2 and all(shape == TEXT_SHAPE for shape in dataset.shapes)
     are_pairs = has_two_texts and not dataset.is_coupling and settings.mismatch is None
     begins_above = (
         settings.effective_pretrained or settings.init or isinstance(model.encoders[0], NgramCountsWithLearnedWeights)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from contraport._utils.formatting import describe_item_shape, join_names
 from contraport._utils.spec_parser import parse_spec
-from contraport._utils.text_bytes import is_text_batch, is_text_shape
+from contraport._utils.text_bytes import TEXT_SHAPE, is_text_batch
 from contraport.catalog.data_option_parsers import (
     AUGMENT_LEVELS,
     FEATURE_SCALED_NOISE_NAMES,
@@ -298,7 +298,7 @@ def _build_transform(dataset: Dataset, view: int, augment: AugmentSpec, *, remov
     strength = {} if augment.strength is None else {"strength": augment.strength}
     if augment.name == "none":
         return _IdentityTransform()
-    if is_text_shape(shape):
+    if shape == TEXT_SHAPE:
         message = f"augment: must be none or one of {', '.join(AUGMENT_LEVELS)}, as view {view} of {dataset.name!r} "
         check(augment.name in AUGMENT_LEVELS, f"{message}is a text, got {augment.name!r}.", "text_view")
         return TextAugmentation(TEXT_STRENGTH_BY_NAME[augment.name])

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from contraport._utils.formatting import format_options
-from contraport._utils.text_bytes import create_zero_items, is_text_shape
+from contraport._utils.text_bytes import TEXT_SHAPE, create_zero_items
 from contraport.catalog.recipes import get_recipe_settings
 from contraport.data import Views
 from contraport.encoders import InitialWeights, Model, load_pretrained_weights, read_initial_weights
@@ -192,7 +192,9 @@ def _shares_encoder(settings: Settings, views: Views) -> bool:
         return settings.shared_encoder
     options = (settings.encoder, settings.init, settings.pretrained, settings.freeze, settings.lora)
     by_view = any(isinstance(value, Mapping) or (isinstance(value, list) and len(value) > 1) for value in options)
-    return len(views.unaugmented_shapes) == 1 or (all(map(is_text_shape, views.unaugmented_shapes)) and not by_view)
+    return len(views.unaugmented_shapes) == 1 or (
+        all(shape == TEXT_SHAPE for shape in views.unaugmented_shapes) and not by_view
+    )
 
 
 def apply_lora(model: Model, settings: Settings) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from contraport._utils.formatting import format_keyword_or_flag, format_options
 from contraport._utils.spec_parser import parse_setting_value
-from contraport._utils.text_bytes import is_text_shape
+from contraport._utils.text_bytes import TEXT_SHAPE
 from contraport.catalog import objective as named_objective
 from contraport.catalog.objectives import OBJECTIVE_FROM_PARTS
 from contraport.data import Batch, Dataset, Views
@@ -317,7 +317,7 @@ def _build_step_loss(
     """Build the loss of a training step from an objective or a baseline method."""
     loss: StepLoss
     if settings.predict is not None:
-        check(not any(map(is_text_shape, views.shapes)), "predict: requires numeric views, got texts.", "texts")
+        check(TEXT_SHAPE not in views.shapes, "predict: requires numeric views, got texts.", "texts")
         loss = CrossViewInputReconstructionLoss(model, views.shapes, settings.predict)
     else:
         assert objective is not None
