@@ -8,7 +8,7 @@ import torch
 from tests.errors import raises_usage_error
 
 from contraport._utils import files
-from contraport.data import arrays, load, stores
+from contraport.data import array_datasets, load, stores
 from contraport.data.split_digests import fingerprint_dataset
 
 
@@ -265,7 +265,7 @@ def test_rejects_nonfinite_values_in_a_mapped_array(tmp_path, monkeypatch, value
 
 def test_loading_a_mapped_npz_allocates_little_of_its_size(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "MIN_MAPPED_BYTES", 2**16)
-    for module in (stores, arrays):
+    for module in (stores, array_datasets):
         monkeypatch.setattr(module, "MAPPED_BLOCK_BYTES", 2**16)
     views = np.random.default_rng(0).normal(size=(2, 1_000, 1_000))  # 8 MB each
     path = save(tmp_path, view0=views[0], view1=views[1])
