@@ -15,7 +15,7 @@ from suites import suites
 
 from contraport.auditing.pairs.paired_features import MAX_EXACT_NEIGHBOR_ITEMS, MAX_REFERENCE_ITEMS
 from contraport.metrics.probes import MAX_EXACT_KNN_PAIRS, MIN_KNN_RECALL, NUM_SAMPLED_KNN_TEST_ITEMS
-from contraport.metrics.retrieval import MAX_COMPARED_PAIRS, NUM_SAMPLED_RETRIEVAL_TEST_ITEMS
+from contraport.metrics.retrieval_ranks import MAX_COMPARED_PAIRS, NUM_SAMPLED_RETRIEVAL_TEST_ITEMS
 
 ROOT = Path(__file__).parents[1]
 MEASURED = ROOT / "benchmarks" / "results"

@@ -11,7 +11,7 @@ from PIL import Image
 from tests.errors import raises_usage_error
 
 from contraport import distributed
-from contraport.data import BatchOffset, Dataset, build_loader, from_arrays, load, local_batch_offset
+from contraport.data import Dataset, LocalBatchOffset, build_loader, from_arrays, load, local_batch_offset
 from contraport.errors import UsageError
 
 
@@ -170,6 +170,6 @@ def test_workers_end_when_the_loader_is_closed(tmp_path: Path) -> None:
 
 def test_deprecated_names_of_an_offset_warn() -> None:
     with pytest.warns(FutureWarning, match="global_batch_size"):
-        offset = BatchOffset(start=1, total=3)  # type: ignore[call-arg]
+        offset = LocalBatchOffset(start=1, total=3)  # type: ignore[call-arg]
     with pytest.warns(FutureWarning, match="global_batch_size"):
         assert offset.total == 3  # type: ignore[attr-defined]

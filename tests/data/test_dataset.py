@@ -71,7 +71,8 @@ def test_joined_stores_give_the_views_of_each():
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("BatchShare", "BatchOffset"),
+        ("BatchShare", "LocalBatchOffset"),
+        ("BatchOffset", "LocalBatchOffset"),
         ("own_share", "local_batch_offset"),
         ("local_share", "local_batch_offset"),
         ("OnBatches", "BatchTransform"),

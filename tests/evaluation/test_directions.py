@@ -13,7 +13,7 @@ from contraport import evaluate
 from contraport.data import Dataset, from_arrays
 from contraport.encoders import Model
 from contraport.evaluation.evaluation_results import retrieval_direction_rows
-from contraport.metrics.retrieval import retrieval_ranks
+from contraport.metrics.retrieval_ranks import retrieval_ranks
 
 NAMES = ("photo", "audio", "tags")
 

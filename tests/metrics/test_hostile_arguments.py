@@ -23,7 +23,7 @@ from contraport.metrics.embedding_geometry import (
 )
 from contraport.metrics.intervals import MetricResult, bootstrap_interval, percentile_interval
 from contraport.metrics.probes import knn, linear_probe
-from contraport.metrics.retrieval import nearest_indices, retrieval_ranks, symmetric_log_match_probability
+from contraport.metrics.retrieval_ranks import nearest_indices, retrieval_ranks, symmetric_log_match_probability
 from contraport.metrics.zero_shot import compute_unit_class_embeddings, zero_shot_correctness
 
 WIDE = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))

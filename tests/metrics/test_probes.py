@@ -10,7 +10,7 @@ from torch import Tensor
 
 from contraport._utils import vector_search
 from contraport.data.splits import draw_stratified_split
-from contraport.metrics import probes, retrieval
+from contraport.metrics import probes, retrieval_ranks
 from contraport.metrics.probes import (
     CANDIDATE_PENALTIES,
     few_label_accuracy_per_item,
@@ -132,7 +132,7 @@ def test_knn_of_many_items_copies_a_small_part_of_them(monkeypatch: pytest.Monke
     monkeypatch.setattr(vector_search, "MAX_NORMALIZED_COPY_VALUES", 0)
     monkeypatch.setattr(vector_search, "MAX_TILE_KEYS", 256)
     monkeypatch.setattr(vector_search, "MAX_TILE_PRODUCTS", 2**15)
-    monkeypatch.setattr(retrieval, "POINTS_PER_FINITE_CHECK", 256)
+    monkeypatch.setattr(retrieval_ranks, "POINTS_PER_FINITE_CHECK", 256)
     with LargestAllocation() as largest:
         result = knn_correctness(x, y, tx, ty)
     assert np.array_equal(result, expected)

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from contraport.catalog import apply_recipe
-from contraport.data import Batch, BatchOffset, Dataset, from_arrays
+from contraport.data import Batch, Dataset, LocalBatchOffset, from_arrays
 from contraport.distributed import use_local_batch
 from contraport.training.components.step_builder import build_objective, build_training_module
 from contraport.training.config import Settings
@@ -102,7 +102,7 @@ def compute_process_results(dataset: Dataset, options: dict[str, Any], rank: int
         views = tuple(view[own] for view in batch.views)
         share = Batch(views, batch.labels[own], None, batch.ids[own], present, weights)
         module.zero_grad()
-        module(share, step, 0, BatchOffset(own.start, 8)).backward()
+        module(share, step, 0, LocalBatchOffset(own.start, 8)).backward()
         for name, gradient in get_gradients(module).items():
             if processes > 1:
                 dist.all_reduce(gradient)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from contraport.data import Batch, BatchOffset, BatchOrder, Dataset, build_loader, from_arrays
+from contraport.data import Batch, BatchOrder, Dataset, LocalBatchOffset, build_loader, from_arrays
 from contraport.errors import UsageError
 from contraport.runs import Run
 from contraport.training import train
@@ -33,7 +33,7 @@ class SquaredErrorModule(nn.Module):
         self.steps: list[tuple[int, int]] = []
         self.after: list[int] = []
 
-    def forward(self, batch: Batch, step: int, part: int = 0, offset: BatchOffset | None = None) -> Tensor:
+    def forward(self, batch: Batch, step: int, part: int = 0, offset: LocalBatchOffset | None = None) -> Tensor:
         self.steps.append((step, part))
         return 10 * (batch.views[0] @ self.weight).square().mean()
 

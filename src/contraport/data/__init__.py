@@ -14,7 +14,7 @@ views/         random views of a batch
 
 from contraport.data.array_datasets import from_arrays
 from contraport.data.coupling_datasets import from_coupling
-from contraport.data.data_loader import BatchOffset, BatchOrder, build_loader, local_batch_offset
+from contraport.data.data_loader import BatchOrder, LocalBatchOffset, build_loader, local_batch_offset
 from contraport.data.dataset import Batch, Dataset
 from contraport.data.sources import from_stream, from_torch, load, load_split_or_all_items
 from contraport.data.views import Views
@@ -23,10 +23,10 @@ from contraport.options import keep_deprecated_module_names
 
 __all__ = [
     "Batch",
-    "BatchOffset",
     "BatchOrder",
     "BatchTransform",
     "Dataset",
+    "LocalBatchOffset",
     "Views",
     "build_loader",
     "from_arrays",
@@ -40,8 +40,9 @@ __all__ = [
 
 __getattr__ = keep_deprecated_module_names(
     __name__,
-    Share="BatchOffset",
-    BatchShare="BatchOffset",
+    Share="LocalBatchOffset",
+    BatchShare="LocalBatchOffset",
+    BatchOffset="LocalBatchOffset",
     loader="build_loader",
     local_share="local_batch_offset",
     own_share="local_batch_offset",

@@ -27,7 +27,7 @@ from contraport.seeding import GENERATOR_LOCK, numpy_generator
 @accept_deprecated_keywords(total="global_batch_size")
 @keep_deprecated_attributes(total="global_batch_size")
 @dataclass(frozen=True)
-class BatchOffset:
+class LocalBatchOffset:
     """Offset of this process's items in a global batch, and the batch size.
 
     Attributes:
@@ -46,15 +46,15 @@ class BatchOffset:
         check(0 <= self.start < self.global_batch_size, message)
 
 
-def local_batch_offset(global_batch_size: int) -> BatchOffset:
+def local_batch_offset(global_batch_size: int) -> LocalBatchOffset:
     """Return the offset of this process's part of a global batch.
 
     The parts follow each other in the order of the ranks, and their sizes differ by at most one item.
 
     >>> local_batch_offset(256)
-    BatchOffset(start=0, global_batch_size=256)
+    LocalBatchOffset(start=0, global_batch_size=256)
     """
-    return BatchOffset(_local_slice(global_batch_size).start, global_batch_size)
+    return LocalBatchOffset(_local_slice(global_batch_size).start, global_batch_size)
 
 
 def _local_slice(global_batch_size: int) -> slice:

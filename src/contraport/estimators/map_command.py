@@ -15,7 +15,7 @@ from contraport._utils.files import stage_files, write_csv, write_text
 from contraport._utils.progress import ProgressBars
 from contraport.data import Dataset
 from contraport.data.sources.load import load, load_split_or_all_items
-from contraport.data.sources.torch_datasets import is_stream
+from contraport.data.sources.torch_datasets_and_streams import is_stream
 from contraport.embedding import LoaderConfig, check_finite_features, extract_item_features, extract_raw_input_features
 from contraport.encoders import resolve_view_index
 from contraport.errors import UsageError, check, check_new_or_empty_folder, rename_argument, translate_write_errors
@@ -30,7 +30,7 @@ from contraport.evaluation.split_loading import (
 )
 from contraport.feature_files import Features, as_features, write_features
 from contraport.metrics.embedding_geometry import TRUSTWORTHINESS_NEIGHBORS, trustworthiness
-from contraport.metrics.retrieval import nearest_indices
+from contraport.metrics.retrieval_ranks import nearest_indices
 from contraport.plots import embedding as draw_embedding
 from contraport.reporting.html_page_parts import PageAssets
 from contraport.reporting.page import render_sections

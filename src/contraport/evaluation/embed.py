@@ -23,7 +23,7 @@ from contraport._utils.formatting import join_names
 from contraport._utils.progress import ProgressBars
 from contraport._utils.text_bytes import TEXT_SHAPE, tensor_to_texts
 from contraport.data import Batch, Dataset
-from contraport.data.sources.torch_datasets import is_stream
+from contraport.data.sources.torch_datasets_and_streams import is_stream
 from contraport.data.streams import Stream
 from contraport.embedding import LoaderConfig, check_views_fit_model, extract_item_features, iter_embedded_batches
 from contraport.encoders import Model

@@ -22,7 +22,7 @@ from contraport.errors import UsageError
 from contraport.metrics.embedding_geometry import centered_singular_values
 from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.probes import confusion_matrix
-from contraport.metrics.retrieval import nearest_indices
+from contraport.metrics.retrieval_ranks import nearest_indices
 from contraport.objectives import Loss
 from contraport.runs import RunFolder
 from contraport.seeding import torch_generator

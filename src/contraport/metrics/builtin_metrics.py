@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         intervals,
         probes,
         pseudovalues,
-        retrieval,
+        retrieval_ranks,
         zero_shot,
     )
     from contraport.metrics.eval_context import EvalContext
@@ -34,7 +34,7 @@ else:
     pseudovalues = LazyModule("contraport.metrics.pseudovalues")
     intervals = LazyModule("contraport.metrics.intervals")
     probes = LazyModule("contraport.metrics.probes")
-    retrieval = LazyModule("contraport.metrics.retrieval")
+    retrieval_ranks = LazyModule("contraport.metrics.retrieval_ranks")
     zero_shot = LazyModule("contraport.metrics.zero_shot")
 
 __getattr__ = keep_deprecated_module_names(__name__, LABELS="REQUIRES_LABELS")
@@ -392,7 +392,7 @@ def mutual_information_result(context: EvalContext) -> MetricResult:
     """
     assert context.temperature_if_info_nce is not None
     positions = context.retrieval_sample_positions
-    values = retrieval.symmetric_log_match_probability(
+    values = retrieval_ranks.symmetric_log_match_probability(
         *context.test_random_view_projector_outputs, context.temperature_if_info_nce, positions=positions
     )
     return intervals.MetricResult(math.log(len(context.test)) + values, positions=positions)

@@ -12,7 +12,7 @@ from torch import Tensor
 from contraport.errors import check_integer
 from contraport.metrics.intervals import Array, ItemValueArray
 from contraport.metrics.pseudovalues import compute_pseudovalues
-from contraport.metrics.retrieval import unit_vectors
+from contraport.metrics.retrieval_ranks import unit_vectors
 
 
 def assign_kmeans_clusters(z: Tensor, num_clusters: int) -> Array:

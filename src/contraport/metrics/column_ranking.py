@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from contraport.errors import check, check_all_values, type_and_shape
-from contraport.metrics.retrieval import (
+from contraport.metrics.retrieval_ranks import (
     MAX_COSINES_IN_MEMORY,
     check_equal_widths,
     check_points,

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport.errors import check, check_integer
-from contraport.metrics.retrieval import check_labels, check_points, nearest_indices, unit_vectors
+from contraport.metrics.retrieval_ranks import check_labels, check_points, nearest_indices, unit_vectors
 from contraport.seeding import torch_generator
 
 MAX_PAIRWISE_METRIC_ITEMS = 10_000

@@ -21,7 +21,7 @@ from contraport.encoders import Model
 from contraport.metrics.clustering import assign_kmeans_clusters
 from contraport.metrics.column_ranking import ColumnRanking, rank_columns
 from contraport.metrics.probes import fit_linear_probe
-from contraport.metrics.retrieval import MAX_COMPARED_PAIRS, NUM_SAMPLED_RETRIEVAL_TEST_ITEMS, retrieval_ranks
+from contraport.metrics.retrieval_ranks import MAX_COMPARED_PAIRS, NUM_SAMPLED_RETRIEVAL_TEST_ITEMS, retrieval_ranks
 from contraport.metrics.zero_shot import CLASS_PROMPT_TEMPLATES, build_class_prompts, compute_unit_class_embeddings
 from contraport.objectives import Loss, Objective
 from contraport.options import keep_deprecated_attributes

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from contraport.data import Batch, BatchOffset, Dataset, Views, build_loader
+from contraport.data import Batch, Dataset, LocalBatchOffset, Views, build_loader
 from contraport.embedding import LoaderConfig, extract_item_features, fixed_seed
 from contraport.encoders import Model
 from contraport.training.loop import Callback, Loop
@@ -45,7 +45,7 @@ class _UnaugmentedCrossEntropyStep(nn.Module):
         self.model = model
         self.views = views
 
-    def forward(self, batch: Batch, step: int, micro_batch: int = 0, offset: BatchOffset | None = None) -> Tensor:
+    def forward(self, batch: Batch, step: int, micro_batch: int = 0, offset: LocalBatchOffset | None = None) -> Tensor:
         """Return the loss of a batch."""
         assert batch.labels is not None
         return F.cross_entropy(self.model(*self.views.make_unaugmented(batch.views)), batch.labels)

@@ -20,7 +20,7 @@ from contraport._utils.vector_search import (
 from contraport.data.splits import draw_stratified_split
 from contraport.errors import UsageError, check, check_all_values, check_positive, format_value, is_integer
 from contraport.metrics.pseudovalues import compute_pseudovalues
-from contraport.metrics.retrieval import check_equal_widths, check_labels, check_points, scale_to_unit_length
+from contraport.metrics.retrieval_ranks import check_equal_widths, check_labels, check_points, scale_to_unit_length
 from contraport.seeding import numpy_generator, torch_generator
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ MIN_KNN_RECALL = 0.99
 """Share of the nearest training items that an approximate search must find on a sample of the test items."""
 
 NUM_SAMPLED_KNN_TEST_ITEMS = 50_000
-"""Number of test items that kNN classifies, drawn at random, if all exceed `retrieval.MAX_COMPARED_PAIRS`."""
+"""Number of test items that kNN classifies, drawn at random, if all exceed `retrieval_ranks.MAX_COMPARED_PAIRS`."""
 
 log = logging.getLogger("contraport.metrics")
 

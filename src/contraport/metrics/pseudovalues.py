@@ -27,7 +27,7 @@ from contraport.metrics.embedding_geometry import (
     weighted_skewness,
 )
 from contraport.metrics.intervals import ItemValueArray
-from contraport.metrics.retrieval import nearest_indices, unit_vectors
+from contraport.metrics.retrieval_ranks import nearest_indices, unit_vectors
 
 
 def compute_pseudovalues(

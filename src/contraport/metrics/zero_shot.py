@@ -9,7 +9,7 @@ from torch import Tensor
 
 from contraport.errors import check, check_integer
 from contraport.metrics.intervals import ItemValueArray
-from contraport.metrics.retrieval import check_equal_widths, check_labels, unit_vectors
+from contraport.metrics.retrieval_ranks import check_equal_widths, check_labels, unit_vectors
 
 CLASS_PROMPT_TEMPLATES = ("a photo of a {}.",)
 """Default texts that name a class."""

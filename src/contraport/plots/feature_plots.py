@@ -10,7 +10,7 @@ import torch
 
 from contraport.errors import check, check_integer, check_nonempty_sequence, format_value, import_optional, is_integer
 from contraport.metrics.embedding_geometry import centered_singular_values, effective_rank_from_spectrum
-from contraport.metrics.retrieval import nearest_indices
+from contraport.metrics.retrieval_ranks import nearest_indices
 from contraport.plots.figure_setup import (
     BLUE,
     GREY,

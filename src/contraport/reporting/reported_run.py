@@ -55,14 +55,14 @@ class ReportedRun:
         return PLOTLY_DASH_STYLES[self.position % len(PLOTLY_DASH_STYLES)]
 
     @property
-    def data_name(self) -> str:
+    def evaluated_or_training_data_name(self) -> str:
         """Name of the evaluation data, or of the training data if not evaluated."""
         return shorten_data_name((self.evaluation or self.config).get("data"))
 
     @property
     def test_set_and_size(self) -> tuple[str, int | None]:
         """Evaluation data and number of test items, equal for runs that can be compared."""
-        return self.data_name, self.evaluation.get("test_items")
+        return self.evaluated_or_training_data_name, self.evaluation.get("test_items")
 
     @property
     def training_seconds(self) -> float | None:

@@ -20,7 +20,7 @@ from contraport.errors import (
     check_nonempty_sequence,
     type_and_shape,
 )
-from contraport.metrics.retrieval import check_points, is_dense_real_tensor
+from contraport.metrics.retrieval_ranks import check_points, is_dense_real_tensor
 from contraport.objectives import Free, Objective
 from contraport.options import keep_deprecated_attributes
 from contraport.plots.figure_setup import BLUE, GREY, ORANGE, SERIES_COLORS, create_panels, draw_heatmap

@@ -20,7 +20,7 @@ from contraport.errors import (
     format_value,
     type_and_shape,
 )
-from contraport.metrics.retrieval import check_points, is_dense_real_tensor
+from contraport.metrics.retrieval_ranks import check_points, is_dense_real_tensor
 from contraport.objectives import Balanced, Exact, PlanRequest, Rows, Simplex, Unbalanced, transport
 from contraport.objectives.constraints.sinkhorn import SinkhornConstraint
 from contraport.options import keep_deprecated_attributes

@@ -15,7 +15,7 @@ from contraport.catalog.objectives import alpha_cl, direct_clr, nt_xent, quadrat
 from contraport.engine import normalize
 from contraport.errors import check, check_integer, check_nonempty_sequence, check_type, format_value, is_number
 from contraport.metrics.embedding_geometry import centered_singular_values, effective_rank
-from contraport.metrics.retrieval import check_labels, check_points
+from contraport.metrics.retrieval_ranks import check_labels, check_points
 from contraport.objectives.loss import Loss
 from contraport.options import keep_deprecated_attributes
 from contraport.plots.figure_setup import GREY, SERIES_COLORS, create_panels, draw_heatmap

@@ -17,7 +17,7 @@ from torch.autograd.profiler import record_function
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from contraport.data import Batch, BatchOffset, BatchOrder
+from contraport.data import Batch, BatchOrder, LocalBatchOffset
 from contraport.data.data_loader import ClosableDataLoader, StreamLoader
 from contraport.seeding import GENERATOR_LOCK
 from contraport.training.parallelism import clip_gradients
@@ -39,7 +39,7 @@ class Position(NamedTuple):
 class Trainable(Protocol):
     """Interface of a module that computes the loss of a batch."""
 
-    def __call__(self, batch: Batch, step: int, micro_batch: int = 0, offset: BatchOffset | None = None) -> Tensor:
+    def __call__(self, batch: Batch, step: int, micro_batch: int = 0, offset: LocalBatchOffset | None = None) -> Tensor:
         """Return the loss of a batch. Its randomness must depend on the seed, the step and the micro-batch only."""
 
     def after_step(self, step: int) -> None:
@@ -90,7 +90,7 @@ class Loop:
         grad_accum_steps: int = 1,
         gradient_clip: float | None = None,
         amp: bool = False,
-        offset: BatchOffset | None = None,
+        offset: LocalBatchOffset | None = None,
         callbacks: Sequence[Callback] = (),
     ) -> None:
         self.module = module

@@ -30,7 +30,7 @@ from contraport.encoders import Model
 from contraport.encoders.builtin_networks import NgramCountsWithLearnedWeights
 from contraport.encoders.efficientnet_lite0 import are_lite0_weights_installed
 from contraport.encoders.model import optional_values_per_view
-from contraport.metrics.retrieval import retrieval_ranks
+from contraport.metrics.retrieval_ranks import retrieval_ranks
 from contraport.runs import RunFolder
 from contraport.seeding import fork_rng_with_lock, torch_generator
 from contraport.training.advise import (

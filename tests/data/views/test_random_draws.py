@@ -4,7 +4,7 @@ import pytest
 import torch
 from tests.errors import raises_usage_error
 
-from contraport.data import BatchOffset
+from contraport.data import LocalBatchOffset
 from contraport.data.views.random_draws import RandomDraws
 
 MANY = torch.zeros(20_000, 3)
@@ -60,15 +60,15 @@ def test_partners_are_any_item_of_the_batch():
 @pytest.mark.parametrize(("start", "total"), [(-1, 4), (4, 4), (0, 0)])
 def test_rejects_offsets_outside_of_the_batch(start, total):
     with raises_usage_error("start.invalid", "0"):
-        BatchOffset(start, total)
+        LocalBatchOffset(start, total)
 
 
 def test_rejects_items_beyond_the_batch():
     with raises_usage_error("offset.range", "4"):
-        RandomDraws(2, BatchOffset(3, 4))
+        RandomDraws(2, LocalBatchOffset(3, 4))
 
 
 def test_partners_in_other_processes_require_these_processes():
     items = torch.zeros(2, 3)
     with raises_usage_error("augment.incomplete_batch", "4"):
-        RandomDraws(len(items), BatchOffset(0, 4)).random_batch_items(items)
+        RandomDraws(len(items), LocalBatchOffset(0, 4)).random_batch_items(items)

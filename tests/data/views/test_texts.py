@@ -3,7 +3,7 @@ import torch
 from tests.errors import raises_usage_error
 
 from contraport._utils.text_bytes import tensor_to_texts, texts_to_tensor
-from contraport.data import BatchOffset, Views, from_arrays
+from contraport.data import LocalBatchOffset, Views, from_arrays
 from contraport.data.views.random_draws import RandomDraws
 from contraport.data.views.text_views import TEXT_STRENGTH_BY_NAME, TextAugmentation, TextStrength
 
@@ -67,7 +67,7 @@ def test_text_views_in_several_processes_equal_those_in_one():
     for start in (0, 2):
         torch.manual_seed(3)
         own = texts_to_tensor(TEXTS_[start : start + 2])  # the longest text differs from that of the whole batch
-        parts.append([tensor_to_texts(view) for view in views((own,), BatchOffset(start, 4))])
+        parts.append([tensor_to_texts(view) for view in views((own,), LocalBatchOffset(start, 4))])
     assert [first + second for first, second in zip(*parts, strict=True)] == expected
 
 

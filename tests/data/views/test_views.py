@@ -7,7 +7,7 @@ from tests.errors import raises_usage_error
 from tests.processes import run_in_processes
 
 from contraport.catalog.data_option_parsers import AUGMENT_NAMES
-from contraport.data import BatchOffset, Views, from_arrays, load
+from contraport.data import LocalBatchOffset, Views, from_arrays, load
 from contraport.data.views.image_views import split_lightness_and_color
 from contraport.data.views.numeric_views import DEFAULT_MAX_MIXUP_WEIGHT, DEFAULT_NOISE_STD
 
@@ -163,7 +163,7 @@ def test_views_in_several_processes_equal_those_in_one(kind, augment):
     views, batch = Views(dataset, augment=augment), fetch_all(dataset)
     expected = make_views(views, batch)
     parts = [
-        make_views(views, tuple(view[start:end] for view in batch), offset=BatchOffset(start, 16))
+        make_views(views, tuple(view[start:end] for view in batch), offset=LocalBatchOffset(start, 16))
         for start, end in ((0, 8), (8, 13), (13, 16))
     ]
     state = torch.get_rng_state()
@@ -179,14 +179,14 @@ def test_processes_make_the_same_crops_and_colours(views, side):
     dataset = images(3, side)
     maker, (batch,) = Views(dataset, augment="strong", views=views), fetch_all(dataset)
     expected = make_views(maker, (batch,))
-    halves = [make_views(maker, (batch[start : start + 8],), offset=BatchOffset(start, 16)) for start in (0, 8)]
+    halves = [make_views(maker, (batch[start : start + 8],), offset=LocalBatchOffset(start, 16)) for start in (0, 8)]
     tolerance = 0 if side == 12 and views == "2+3" else 2e-6  # the last bit of blur and Lab depends on the batch
     for joined, view in zip(map(torch.cat, zip(*halves, strict=True)), expected, strict=True):
         assert torch.allclose(joined, view, rtol=0, atol=tolerance)
 
 
 def gathered_mixup(rank, report):
-    own, offset = ((slice(0, 9), BatchOffset(0, 16)), (slice(9, 16), BatchOffset(9, 16)))[rank]
+    own, offset = ((slice(0, 9), LocalBatchOffset(0, 16)), (slice(9, 16), LocalBatchOffset(9, 16)))[rank]
     for dataset in (images(), vectors(), series(), several()):
         views, batch = Views(dataset, augment="mixup"), fetch_all(dataset)
         part = make_views(views, tuple(view[own] for view in batch), offset=offset)
@@ -385,7 +385,8 @@ def test_frames_in_several_processes_equal_those_in_one(augment):
     views, batch = Views(dataset, views="frames:6", augment=augment), fetch_all(dataset)
     expected = make_views(views, batch)
     parts = [
-        make_views(views, (batch[0][own],), offset=BatchOffset(own.start, 16)) for own in (slice(0, 5), slice(5, 16))
+        make_views(views, (batch[0][own],), offset=LocalBatchOffset(own.start, 16))
+        for own in (slice(0, 5), slice(5, 16))
     ]
     assert all(torch.equal(torch.cat(part), one) for part, one in zip(zip(*parts, strict=True), expected, strict=True))
 
@@ -431,4 +432,4 @@ def test_rejects_impossible_settings(dataset, settings, code_and_values):
 def test_rejects_items_beyond_the_global_batch():
     dataset = images()
     with raises_usage_error("offset.range", "16", "1"):
-        Views(dataset)(fetch_all(dataset), BatchOffset(1, 16))
+        Views(dataset)(fetch_all(dataset), LocalBatchOffset(1, 16))

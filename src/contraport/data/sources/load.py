@@ -28,7 +28,7 @@ from contraport.data.formats.column_roles import check_no_columns
 from contraport.data.image_decoding import IMAGE_SUFFIXES, ImageFiles, compute_clipped_median_size, to_square_tensor
 from contraport.data.item_metadata import ItemFilesBytesOrStore, ItemMetadata
 from contraport.data.sources.benchmark_data import get_download_folder
-from contraport.data.sources.torch_datasets import from_stream, from_torch, is_stream, resize_if_images
+from contraport.data.sources.torch_datasets_and_streams import from_stream, from_torch, is_stream, resize_if_images
 from contraport.data.sources.url_cache import download_if_new_or_changed, is_remote
 from contraport.data.stores import ArrayStore, PackedTextStore, TransformedStore
 from contraport.errors import (

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport.data.data_loader import BatchOffset
+from contraport.data.data_loader import LocalBatchOffset
 from contraport.data.dataset import Batch, Dataset
 from contraport.errors import UsageError, check, one_line_reason
 from contraport.seeding import derive_torch_seed, fork_rng_with_lock, seed_torch_generators
@@ -77,7 +77,7 @@ class CustomTransform:
             rows.append(torch.stack(views))
         return torch.stack(rows)
 
-    def transform_batch(self, items: Tensor, offset: BatchOffset | None) -> Tensor:
+    def transform_batch(self, items: Tensor, offset: LocalBatchOffset | None) -> Tensor:
         """Return one random view of each item, from one call on the whole batch.
 
         Raises:

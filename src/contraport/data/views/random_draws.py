@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from contraport import distributed
-from contraport.data.data_loader import BatchOffset
+from contraport.data.data_loader import LocalBatchOffset
 from contraport.errors import check
 
 
@@ -24,12 +24,12 @@ class RandomDraws:
 
     >>> torch.manual_seed(0) and RandomDraws(3, None).uniform(0, 1)[1:]
     tensor([0.7682, 0.0885])
-    >>> torch.manual_seed(0) and RandomDraws(2, BatchOffset(1, 3)).uniform(0, 1)
+    >>> torch.manual_seed(0) and RandomDraws(2, LocalBatchOffset(1, 3)).uniform(0, 1)
     tensor([0.7682, 0.0885])
     """
 
-    def __init__(self, num_items: int, offset: BatchOffset | None, device: torch.device | str = "cpu") -> None:
-        offset = offset or BatchOffset(0, num_items)
+    def __init__(self, num_items: int, offset: LocalBatchOffset | None, device: torch.device | str = "cpu") -> None:
+        offset = offset or LocalBatchOffset(0, num_items)
         end = offset.start + num_items
         message = f"offset: {num_items} items from {offset.start} on exceed the batch of {offset.global_batch_size}."
         check(end <= offset.global_batch_size, message, "range")

@@ -20,7 +20,7 @@ from contraport.catalog.data_option_parsers import (
     AugmentSpec,
     parse_augment,
 )
-from contraport.data.data_loader import BatchOffset
+from contraport.data.data_loader import LocalBatchOffset
 from contraport.data.dataset import Dataset
 from contraport.data.stores import Shape, TransformedStore
 from contraport.data.views.custom_transforms import BatchTransform, CustomTransform, wrap_transform_if_callable
@@ -166,7 +166,7 @@ class Views(nn.Module):
         return len(self._sources) // len(self.unaugmented_shapes)
 
     def _make_custom_views_unless_made(
-        self, custom: CustomTransform, views: tuple[Tensor, ...], offset: BatchOffset | None
+        self, custom: CustomTransform, views: tuple[Tensor, ...], offset: LocalBatchOffset | None
     ) -> tuple[Tensor, ...]:
         """Return the items' custom random views, made here if the dataset did not."""
         if custom.takes_batches:
@@ -188,7 +188,7 @@ class Views(nn.Module):
 
     @accept_deprecated_keywords(share="offset")
     @torch.no_grad()
-    def forward(self, views: tuple[Tensor, ...], offset: BatchOffset | None = None) -> tuple[Tensor, ...]:
+    def forward(self, views: tuple[Tensor, ...], offset: LocalBatchOffset | None = None) -> tuple[Tensor, ...]:
         """Return the randomly augmented views of a batch, as floats.
 
         Random numbers come from torch's global generator, so `torch.manual_seed` fixes them.

@@ -39,7 +39,8 @@ def build_embedding_map_section(
             continue
         points, method = run.figure_arrays["points"], str(run.figure_arrays.get("projection", "a projection"))
         coloring = "colored by class" if run.class_names else "without labels"
-        label = f"{run.name}: {len(points):,} {noun}s of {run.data_name} in the plane ({method}), {coloring}."
+        data = run.evaluated_or_training_data_name
+        label = f"{run.name}: {len(points):,} {noun}s of {data} in the plane ({method}), {coloring}."
         width, height = np.ptp(points.astype(float), axis=0)
         ratio = float(np.clip(width / height, 0.8, 1.7)) if height > 0 else None
         plot = assets.add_plot(f"map-{run.position}", draw_embedding_map(run), label, "map", ratio)
@@ -51,7 +52,7 @@ def build_embedding_map_section(
     available = {name for points in assets.script_data["maps"].values() for name in points["colors"]}
     titles = {"label": "class", "domain": "domain", "loss": "loss", "suspicion": "suspicion"}
     colorings = {name: title for name, title in titles.items() if name in available}
-    class_names = {run.data_name: run.class_names for run in assets.runs if run.class_names}
+    class_names = {run.evaluated_or_training_data_name: run.class_names for run in assets.runs if run.class_names}
     legends = [
         (data, list(zip(names, class_colors(len(names)), strict=True)))
         for data, names in class_names.items()
@@ -112,7 +113,7 @@ def build_map_script_data(run: ReportedRun, sprite_sheet_key: str) -> dict[str, 
         "name": run.name,
         "sheet": sprite_sheet_key,
         "classes": run.class_names,
-        "data": run.data_name,
+        "data": run.evaluated_or_training_data_name,
     }
     result |= {name: samples[name] for name in ("ids", "labels", "neighbors", "texts") if name in samples}
     colors: dict[str, Any] = {"label": {}} if run.class_names else {}

@@ -142,7 +142,7 @@ def draw_epoch_curves(runs: Sequence[ReportedRun], metric: Metric) -> PlotlyFigu
     raw = next((value for run in runs if (value := run.metric_value(metric.key, "raw")) is not None), None)
     shapes: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
-    if raw is not None and len({run.data_name for run in runs}) == 1:
+    if raw is not None and len({run.evaluated_or_training_data_name for run in runs}) == 1:
         dotted = {"color": MUTED_COLOR, "width": 1.2, "dash": "dot"}
         shapes = [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": raw, "y1": raw, "line": dotted}]
         text = {"text": "raw<br>inputs", "x": 1, "xref": "paper", "xanchor": "left", "xshift": 4, "y": raw}
@@ -253,4 +253,4 @@ def _list_baselines_equal_in_all_runs(runs: Sequence[ReportedRun]) -> list[str]:
     """
     values = {row: {run.metric_value("linear_probe", row) for run in runs} for row in _DASH_STYLE_BY_BASELINE}
     shared = [row for row, of_row in values.items() if len(of_row) == 1 and None not in of_row]
-    return shared if len({run.data_name for run in runs}) == 1 else []
+    return shared if len({run.evaluated_or_training_data_name for run in runs}) == 1 else []

@@ -76,8 +76,8 @@ def _add_run_difference_plots(assets: PageAssets, metrics: Sequence[Metric]) -> 
     """Add a forest plot of differences between runs for each data set."""
     metrics = [metric for metric in metrics if metric.is_shown_in_percent and metric.better_direction != "neither"]
     result = []
-    for data in dict.fromkeys(run.data_name for run in assets.runs):
-        first, *others = [run for run in assets.runs if run.data_name == data]
+    for data in dict.fromkeys(run.evaluated_or_training_data_name for run in assets.runs):
+        first, *others = [run for run in assets.runs if run.evaluated_or_training_data_name == data]
         gains = [
             (metric, run, gain)
             for metric in metrics
@@ -174,8 +174,10 @@ def list_evaluated_metrics(runs: Sequence[ReportedRun]) -> list[Metric]:
 
 def build_metric_tables(runs: Sequence[ReportedRun], metrics: Sequence[Metric]) -> list[DatasetTable]:
     """Build one table of metrics for each data set."""
-    names = dict.fromkeys(run.data_name for run in runs)
-    return [_build_dataset_table(data, [run for run in runs if run.data_name == data], metrics) for data in names]
+    runs_by_data: dict[str, list[ReportedRun]] = {}
+    for run in runs:
+        runs_by_data.setdefault(run.evaluated_or_training_data_name, []).append(run)
+    return [_build_dataset_table(data, several, metrics) for data, several in runs_by_data.items()]
 
 
 def setting_texts_by_name(runs: Sequence[ReportedRun]) -> dict[str, list[str]]:

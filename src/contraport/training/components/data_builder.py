@@ -28,7 +28,7 @@ from contraport.data.perturbations import (
     make_imbalanced,
     shift_and_hold_out_domains,
 )
-from contraport.data.sources.torch_datasets import is_stream
+from contraport.data.sources.torch_datasets_and_streams import is_stream
 from contraport.data.splits import draw_stratified_split
 from contraport.data.streams import Stream
 from contraport.data.views.custom_transforms import DrawOnLoadDataset, wrap_transform_if_callable

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from contraport import distributed
-from contraport.data import BatchOffset
+from contraport.data import LocalBatchOffset
 from contraport.errors import check
 from contraport.objectives.inputs import zero_pad_vector_sets
 
@@ -36,7 +36,7 @@ def embed_in_chunks(
     network: nn.Module,
     views: Sequence[Tensor],
     chunk_size: int,
-    offset: BatchOffset | None = None,
+    offset: LocalBatchOffset | None = None,
 ) -> tuple[Tensor, ...]:
     """Embed a batch in chunks of at most `chunk_size` items (GradCache).
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from contraport.data import Batch, BatchOffset, Views
+from contraport.data import Batch, LocalBatchOffset, Views
 from contraport.encoders import Model
 from contraport.objectives import Loss, WeightsFromPlan
 from contraport.objectives.inputs import ExtraNegatives
@@ -202,7 +202,7 @@ class TrainingModule(nn.Module):
         momentum = () if self.momentum_encoder is None else self.momentum_encoder.model.encoders
         return [*self.model.encoders, *momentum]
 
-    def forward(self, batch: Batch, step: int, micro_batch: int = 0, offset: BatchOffset | None = None) -> Tensor:
+    def forward(self, batch: Batch, step: int, micro_batch: int = 0, offset: LocalBatchOffset | None = None) -> Tensor:
         """Return the loss of a batch, a scalar tensor.
 
         Args:
@@ -221,7 +221,7 @@ class TrainingModule(nn.Module):
         if self.mined_layout is not None:
             items, batch, negative_ids = self.mined_layout.split_mined_batch(batch)
             rows = 1 + self.mined_layout.num_negatives_per_set
-            offset = None if offset is None else BatchOffset(offset.start * rows, offset.global_batch_size * rows)
+            offset = None if offset is None else LocalBatchOffset(offset.start * rows, offset.global_batch_size * rows)
         # One random stream each for views, networks and loss, so that draws in one do not shift those of another. They
         # are seeded anew at each step: a resumed run and a recomputed step draw the same numbers.
         self._seed_step_generators(step, micro_batch, 0)
@@ -249,7 +249,9 @@ class TrainingModule(nn.Module):
             self.momentum_encoder.update(self.model, step)
         self.comparison.after_step()
 
-    def _embed_batch(self, batch: Batch, views: tuple[Tensor, ...], offset: BatchOffset | None = None) -> EmbeddedBatch:
+    def _embed_batch(
+        self, batch: Batch, views: tuple[Tensor, ...], offset: LocalBatchOffset | None = None
+    ) -> EmbeddedBatch:
         """Compute features, queries and keys of the views of a batch."""
 
         def encode_and_project(inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -278,7 +280,7 @@ class TrainingModule(nn.Module):
         embed: ViewsToEmbeddings,
         views: tuple[Tensor, ...],
         present: Tensor | None,
-        offset: BatchOffset | None,
+        offset: LocalBatchOffset | None,
         *,
         in_chunks: bool = True,
     ) -> tuple[tuple[Tensor, ...], Tensor | None]:

@@ -6,8 +6,7 @@ from tests.errors import raises_usage_error
 
 from contraport import info_nce
 from contraport._utils import vector_search
-from contraport.metrics import retrieval
-from contraport.metrics.retrieval import nearest_indices, retrieval_ranks, symmetric_log_match_probability
+from contraport.metrics.retrieval_ranks import nearest_indices, retrieval_ranks, symmetric_log_match_probability
 
 
 def paired_views(items: int = 60, noise: float = 1.5) -> tuple[torch.Tensor, torch.Tensor]:
@@ -19,7 +18,7 @@ def paired_views(items: int = 60, noise: float = 1.5) -> tuple[torch.Tensor, tor
 @pytest.mark.parametrize("tile", [1_024, 7])
 @pytest.mark.parametrize("precision", ["highest", "medium"])
 def test_ranks_are_positions_in_the_sorted_cosines(monkeypatch: pytest.MonkeyPatch, tile: int, precision: str) -> None:
-    monkeypatch.setattr(retrieval, "TILE_SIZE", tile)
+    monkeypatch.setattr("contraport.metrics.retrieval_ranks.TILE_SIZE", tile)
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: precision)
     z0, z1 = paired_views()
     cosines = F.normalize(z0.double(), dim=1) @ F.normalize(z1.double(), dim=1).T
@@ -33,7 +32,7 @@ def test_ranks_are_positions_in_the_sorted_cosines(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("tile", [1_024, 5])
 def test_repeated_views_count_once(monkeypatch: pytest.MonkeyPatch, tile: int) -> None:
     """The best of an image's captions counts, and a repeated image or caption is one candidate."""
-    monkeypatch.setattr(retrieval, "TILE_SIZE", tile)
+    monkeypatch.setattr("contraport.metrics.retrieval_ranks.TILE_SIZE", tile)
     generator = torch.Generator().manual_seed(1)
     images, captions = torch.randn(12, 4, generator=generator), torch.randn(20, 4, generator=generator)
     rows = torch.cat([torch.arange(12), torch.randint(12, (28,), generator=generator)])
@@ -53,7 +52,7 @@ def test_repeated_views_count_once(monkeypatch: pytest.MonkeyPatch, tile: int) -
 
 @pytest.mark.parametrize("tile", [1_024, 5])
 def test_ranks_of_selected_items_equal_those_of_all(monkeypatch: pytest.MonkeyPatch, tile: int) -> None:
-    monkeypatch.setattr(retrieval, "TILE_SIZE", tile)
+    monkeypatch.setattr("contraport.metrics.retrieval_ranks.TILE_SIZE", tile)
     z0, z1 = paired_views()
     ids = torch.stack([torch.arange(60) % 41, torch.arange(60) % 50], dim=1)
     views = [z[ids[:, view]] for view, z in enumerate((z0, z1))]
