@@ -187,8 +187,8 @@ def measure_auction(name: str, n: int, least: float) -> dict[str, Any]:
     return {
         "sets": name,
         "items": n,
-        "excess %": 100 * (result.cost / least - 1),
-        "bound %": 100 * result.gap / result.cost,
+        "excess %": 100 * (result.mean_cost / least - 1),
+        "bound %": 100 * result.gap / result.mean_cost,
         "seconds": time.process_time() - begin,
     }
 

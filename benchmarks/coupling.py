@@ -305,7 +305,7 @@ def measure_packages(ranking: ColumnRanking) -> dict[str, float]:
         "recall@10": recall(ranking, 10),
         "NDCG@10": float(ranking.row_ndcg_at(10).mean()),
         "new rows": float(ranking.pair_hits_at(10)[ranking.pair_has_unseen_row].mean()),
-        "coverage@10": ranking.column_coverage(10),
+        "coverage@10": ranking.share_of_columns_in_any_top_k(10),
         "hubness@10": ranking.column_hubness(10),
         "popularity@10": ranking.popularity_relative_to_training_pairs(10),
     }
@@ -474,7 +474,7 @@ def measure_persons(ranking: ColumnRanking) -> dict[str, float]:
     return {
         "recall@1": recall(ranking, 1),
         "recall@10": recall(ranking, 10),
-        "coverage@10": ranking.column_coverage(10),
+        "coverage@10": ranking.share_of_columns_in_any_top_k(10),
         "hubness@10": ranking.column_hubness(10),
     }
 

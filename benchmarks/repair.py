@@ -63,7 +63,7 @@ from contraport.training.components.data_builder import build_batch_loader
 from contraport.training.components.step_builder import build_objective, build_training_module
 from contraport.training.loop import Callback, Loop
 from contraport.training.optimization import build_loop
-from contraport.training.run_folder_setup import resolve_settings
+from contraport.training.settings_and_run_folder import resolve_settings
 from contraport.training.step.step_losses import ObjectiveStepLoss
 from contraport.training.step.training_module import TrainingModule
 

@@ -54,7 +54,7 @@ from contraport.comparison.tuning import (
     build_search_space,
     build_trial_cells,
     find_best_trial_if_all_done,
-    settings_searched_by_other_rows,
+    settings_tuned_only_elsewhere_by_row,
 )
 from contraport.errors import FolderInUseError
 from contraport.metrics import select_metrics as measures
@@ -439,11 +439,11 @@ def test_fixed_settings_are_not_searched() -> None:
     assert build_search_space(rows[2], {}) == {}
     assert build_search_space(rows[3], {})["temperature"] == LogSearchRange(1.0, 32.0)
     assert SEARCH_RANGE_BY_SETTING["iterations"].value_at(0.0) == 1
-    assert settings_searched_by_other_rows(rows, {}) == {"rince:q=0.1,temperature=0.2": ["q", "temperature"]}
-    assert settings_searched_by_other_rows(rows[1:2], {}) == {}
+    assert settings_tuned_only_elsewhere_by_row(rows, {}) == {"rince:q=0.1,temperature=0.2": ["q", "temperature"]}
+    assert settings_tuned_only_elsewhere_by_row(rows[1:2], {}) == {}
     assert set(build_search_space(rows[0], {"temperature": 0.3})) == {"q"}
     assert set(build_search_space(rows[0], {"objective_settings": {"q": 0.3}})) == {"temperature"}
-    assert settings_searched_by_other_rows(rows, {"temperature": 0.3}) == {"rince:q=0.1,temperature=0.2": ["q"]}
+    assert settings_tuned_only_elsewhere_by_row(rows, {"temperature": 0.3}) == {"rince:q=0.1,temperature=0.2": ["q"]}
 
 
 def test_wrong_settings_are_rejected_before_training(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from contraport.comparison.command_options import COMPARE_COMMAND_SPEC
 from contraport.comparison.grid_builder import build_grid, get_suites_folder, load_suite
 from contraport.errors import UsageError
 from contraport.training.config import DataPreparationSettings
-from contraport.training.run_folder_setup import resolve_settings
+from contraport.training.settings_and_run_folder import resolve_settings
 
 SUITES = sorted(file.stem for file in get_suites_folder().glob("*.yaml"))
 OPTIONS: dict[str, Any] = {"data": ["digits"], "objectives": ["info-nce"]}

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from contraport.data import from_arrays
-from contraport.data.item_previews import MAX_TEXT_CHARACTERS, make_item_previews_per_view, shrink_to_uint8_images
+from contraport.data.item_previews import MAX_TEXT_CHARACTERS, make_item_previews_per_view, shrink_to_uint8_nchw
 
 ITEMS = 40
 RANDOM = np.random.default_rng(0)
@@ -51,4 +51,4 @@ def test_a_long_text_ends_in_dots() -> None:
 
 def test_small_images_are_unchanged() -> None:
     images = torch.from_numpy(VIEWS["photo"])
-    assert np.array_equal(shrink_to_uint8_images(images, 30), VIEWS["photo"])
+    assert np.array_equal(shrink_to_uint8_nchw(images, 30), VIEWS["photo"])

@@ -91,7 +91,7 @@ def test_the_engine_does_not_load_triton():
 KINDS = {
     "row_labels": "*i64",
     "column_labels": "*i64",
-    "can_share": "*i32",
+    "can_share_exponential": "*i32",
     "factor": "fp32",
     "power": "fp32",
     "n": "i32",

@@ -88,7 +88,7 @@ def test_rejects_numbers_beyond_the_stored_ranks(monkeypatch: pytest.MonkeyPatch
         ranking.pair_hits_at,
         ranking.row_recall_pseudovalues_at,
         ranking.row_ndcg_at,
-        ranking.column_coverage,
+        ranking.share_of_columns_in_any_top_k,
         ranking.column_hubness,
         ranking.popularity_relative_to_training_pairs,
     )
@@ -105,7 +105,7 @@ def test_rows_without_a_training_pair_are_marked_unseen(ranking: ColumnRanking) 
 def test_coverage_and_popularity(ranking: ColumnRanking) -> None:
     order = np.argsort(-scores_without_training_columns()[TEST[:, 0].unique()], axis=1)[:, :4]
     counts = TRAIN[:, 1].bincount(minlength=30).numpy()
-    assert ranking.column_coverage(4) == len(np.unique(order)) / 30
+    assert ranking.share_of_columns_in_any_top_k(4) == len(np.unique(order)) / 30
     assert ranking.popularity_relative_to_training_pairs(4) == pytest.approx(
         counts[order].mean() / counts[TRAIN[:, 1]].mean()
     )
@@ -130,7 +130,7 @@ def test_rows_with_few_columns_left_count_only_those() -> None:
     popularity = train[:, 1].bincount(minlength=30).numpy()
     for k in (2, 10, 30):
         shown = [column for order in orders for column in order[:k]]
-        assert ranking.column_coverage(k) == len(set(shown)) / 30
+        assert ranking.share_of_columns_in_any_top_k(k) == len(set(shown)) / 30
         assert ranking.column_hubness(k) == pytest.approx(stats.skew(np.bincount(shown, minlength=30)))
         expected = popularity[shown].mean() / popularity[train[:, 1]].mean()
         assert ranking.popularity_relative_to_training_pairs(k) == pytest.approx(expected)

@@ -21,7 +21,7 @@ from contraport.feature_files import read_features
 from contraport.objectives import DuplicateGroups
 from contraport.runs import Run
 from contraport.training.components.assembly import build_components
-from contraport.training.run_folder_setup import resolve_settings
+from contraport.training.settings_and_run_folder import resolve_settings
 from tests.errors import raises_usage_error
 from tests.evaluation.builders import build_image_model, make_run
 
@@ -67,7 +67,7 @@ def run(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_each_view_has_its_encoder_and_the_temperature_is_learned(run: Run) -> None:
     model = run.model()
     assert model.view_names == ("image", "caption")
-    assert [type(encoder).__name__ for encoder in model.encoders] == ["SmallCNN", "SmallText"]
+    assert [type(encoder).__name__ for encoder in model.encoders] == ["SmallCNN", "HashedNgramTextEncoder"]
     temperatures = [row["temperature"] for row in run.metrics_rows()]
     assert temperatures[0] == pytest.approx(0.07, rel=0.1)
     assert temperatures[-1] != temperatures[0]

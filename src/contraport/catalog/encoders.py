@@ -65,7 +65,7 @@ ENCODERS: dict[str, EncoderEntry] = {
         EncoderEntry(
             "small-text",
             "hashed words and character n-grams, for texts in any language; no vocabulary",
-            "contraport.encoders.builtin_networks:SmallText",
+            "contraport.encoders.builtin_networks:HashedNgramTextEncoder",
         ),
         EncoderEntry(
             "weighted-ngrams",

@@ -74,7 +74,7 @@ def _parse_options(parser: _Parser, argv: Sequence[str], *, with_defaults: bool 
     return options
 
 
-class _NoAliasYaml12Loader(yaml.SafeLoader):
+class _NoAliasYaml12NumbersLoader(yaml.SafeLoader):
     """YAML 1.2 loader that reads 1e-3 as a number and rejects aliases.
 
     A value such as 1:0.1 is text. Aliases are rejected: a few lines of nested aliases can expand to more than the
@@ -97,7 +97,7 @@ class _NoAliasYaml12Loader(yaml.SafeLoader):
 def _load_or_raise_yaml_error(text: str) -> Any:
     """Load YAML text, with every error raised as `yaml.YAMLError`."""
     try:
-        return yaml.load(text, _NoAliasYaml12Loader)
+        return yaml.load(text, _NoAliasYaml12NumbersLoader)
     except (ValueError, RecursionError, yaml.MarkedYAMLError) as error:  # numbers too long, brackets too deep
         raise yaml.YAMLError(one_line_reason(error)) from error
 
@@ -106,7 +106,7 @@ for _kind, _pattern in {  # numbers of YAML 1.2, by tag
     "int": r"[-+]?(0|[1-9][0-9]*)",
     "float": r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
 }.items():
-    _NoAliasYaml12Loader.add_implicit_resolver(
+    _NoAliasYaml12NumbersLoader.add_implicit_resolver(
         f"tag:yaml.org,2002:{_kind}", re.compile(f"^({_pattern})$"), [*"-+0123456789."]
     )
 set_loader(_YAML_PARSER_MODE, _load_or_raise_yaml_error, (yaml.YAMLError,))

@@ -45,7 +45,7 @@ from contraport.comparison.tuning import (
     build_search_space,
     build_trial_cells,
     find_best_trial_if_all_done,
-    settings_searched_by_other_rows,
+    settings_tuned_only_elsewhere_by_row,
 )
 from contraport.embedding import LoaderConfig
 from contraport.errors import UsageError, check_new_or_empty_folder, message_if_out_of_memory, translate_write_errors
@@ -60,7 +60,7 @@ from contraport.training.components.assembly import TrainingComponents, build_co
 from contraport.training.components.data_builder import build_dataset
 from contraport.training.config import Settings
 from contraport.training.dry_run import format_duration, train_timed_steps
-from contraport.training.run_folder_setup import resolve_settings
+from contraport.training.settings_and_run_folder import resolve_settings
 from contraport.training.train import reduce_default_batch_size
 
 OnCellDone: TypeAlias = Callable[[Cell, JobResult], None]
@@ -510,7 +510,7 @@ def _compose_notes(grid: Grid, results: JobAndResultByRowColumnSeed, missing: in
         )
         notes += [
             f"{name} fixes {', '.join(fixed)}, which was searched for others: it was tuned less."
-            for name, fixed in settings_searched_by_other_rows(grid.rows, grid.common_options).items()
+            for name, fixed in settings_tuned_only_elsewhere_by_row(grid.rows, grid.common_options).items()
         ]
     return notes
 

@@ -199,7 +199,7 @@ class Grid:
 def _resolve_untrained_encoder_options(options: OptionMap) -> dict[str, Any]:
     """Return the options that determine the metrics of the untrained encoder."""
     # Imported here because suites are listed without torch.
-    from contraport.training.run_folder_setup import resolve_settings
+    from contraport.training.settings_and_run_folder import resolve_settings
 
     settings = resolve_settings(options)
     relevant = {name: getattr(settings, name) for name in _UNTRAINED_ENCODER_OPTION_NAMES}

@@ -52,7 +52,7 @@ def build_grid(explicit_options: OptionMap) -> Grid:
     suite_rows = suite_entries_by_name("objectives", suite_options, quick)
     suite_settings = suite_entries_by_name("settings", suite_options, quick)
     parsed = tuple(parse_row(value, suite_rows) for value in split_or_look_up_entries(options.objectives, suite_rows))
-    rows = expand_rows(parsed, options.over)
+    rows = copy_rows_per_option_combination(parsed, options.over)
     check(len(rows) > 0, "objectives: required, not given. Name one or several objectives.", "missing")
     setting_entries = split_or_look_up_entries(options.settings, suite_settings)
     settings = [parse_column_setting(value, suite_settings) for value in setting_entries]
@@ -273,10 +273,10 @@ def check_train_options(argument: str, options: OptionMap) -> None:
             TRAIN_OPTIONS[key].check_value(value)
 
 
-def expand_rows(rows: Sequence[Row], option_values: Sequence[str]) -> tuple[Row, ...]:
-    """Return a copy of each row for each combination of `option_values`."""
+def copy_rows_per_option_combination(rows: Sequence[Row], option_equals_values: Sequence[str]) -> tuple[Row, ...]:
+    """Copy each row for each combination of values, given as "option=value,value"."""
     expanded = tuple(rows)
-    for text in option_values:
+    for text in option_equals_values:
         key, equals, values = text.partition("=")
         check(bool(equals and values), f"over: must have the form option=value,value, got {text!r}.", "syntax")
         copies = []

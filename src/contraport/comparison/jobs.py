@@ -31,7 +31,7 @@ from contraport.options import get_declared_options, to_config_value
 from contraport.runs import RunFolder
 from contraport.training.components.data_builder import build_dataset, find_held_out_dataset
 from contraport.training.config import DataPreparationSettings, DataSettings
-from contraport.training.run_folder_setup import resolve_settings
+from contraport.training.settings_and_run_folder import resolve_settings
 from contraport.training.train import train
 
 JobResult = dict[str, Any]

@@ -82,7 +82,7 @@ def build_search_space(row: Row, common_options: OptionMap) -> dict[str, LogSear
     return {key: one for key, one in ranges.items() if key in parameters and key not in fixed | left_out}
 
 
-def settings_searched_by_other_rows(rows: Sequence[Row], common_options: OptionMap) -> dict[str, list[str]]:
+def settings_tuned_only_elsewhere_by_row(rows: Sequence[Row], common_options: OptionMap) -> dict[str, list[str]]:
     """Return, for each table row, the settings that only other rows tune."""
     spaces = {row.name: build_search_space(row, common_options).keys() for row in rows}
     searched = {key for keys in spaces.values() for key in keys}

@@ -31,7 +31,7 @@ def make_item_previews_per_view(dataset: Dataset, positions: Tensor, max_image_s
             shown = [text[:MAX_TEXT_CHARACTERS] + (" …" if len(text) > MAX_TEXT_CHARACTERS else "") for text in texts]
             previews.append(np.array(shown, np.str_))
         elif len(shape) == 3:
-            previews.append(shrink_to_uint8_images(items, max_image_side))
+            previews.append(shrink_to_uint8_nchw(items, max_image_side))
         elif len(shape) == 2:
             previews.append(_standardize_series_to_int8(items, dataset, view, MAX_SHOWN_STEPS)[:, :MAX_SHOWN_CHANNELS])
         else:
@@ -39,12 +39,12 @@ def make_item_previews_per_view(dataset: Dataset, positions: Tensor, max_image_s
     return previews
 
 
-def shrink_to_uint8_images(images: Tensor, max_image_side: int) -> NDArray[np.uint8]:
+def shrink_to_uint8_nchw(images: Tensor, max_image_side: int) -> NDArray[np.uint8]:
     """Return images as uint8, at most `max_image_side` pixels wide and high.
 
     Images are ``(m, C, H, W)``. Floats outside [0, 1] are scaled by the range of each channel over these images.
 
-    >>> shrink_to_uint8_images(torch.tensor([-1000.0, 3000.0]).expand(1, 1, 2, 2), 32).tolist()
+    >>> shrink_to_uint8_nchw(torch.tensor([-1000.0, 3000.0]).expand(1, 1, 2, 2), 32).tolist()
     [[[[0, 255], [0, 255]]]]
     """
     if images.is_floating_point():

@@ -45,21 +45,21 @@ RemainingCorrectPairMask: TypeAlias = NDArray[np.bool_]
 """Mask of the pairs that remain correct after swaps, ``(m,)``."""
 
 
-class OneViewDatasetWithPartners(Dataset):
+class OneViewDatasetWithMismatchedPartners(Dataset):
     """One-view dataset whose batches hold each item and its mismatched partner.
 
     The first random view is made of the item and the others of its partner; see `contraport.data.Views`.
 
     Attributes:
-        partners: position of each item's partner, int64 ``(n,)``.
+        mismatched_partners: position of each item's partner, int64 ``(n,)``.
     """
 
     has_mismatched_partners = True
-    partners: Tensor
+    mismatched_partners: Tensor
 
     def __getitems__(self, positions: list[int]) -> Batch:
         batch = super().__getitems__(positions)
-        return batch._replace(views=(*batch.views, *self.store.fetch_views(self.partners[batch.ids])))
+        return batch._replace(views=(*batch.views, *self.store.fetch_views(self.mismatched_partners[batch.ids])))
 
 
 @dataclass(frozen=True)
@@ -181,8 +181,8 @@ def replace_views_after_first(dataset: Dataset, partners: Tensor) -> Dataset:
     check(dataset.present is None, message, "missing_views")
     if len(dataset.shapes) > 1:
         return dataset.with_store(MismatchedLaterViewsStore(dataset.store, partners), keep_digests=False)
-    paired = OneViewDatasetWithPartners(**dataset.get_field_values())
-    paired.partners = partners
+    paired = OneViewDatasetWithMismatchedPartners(**dataset.get_field_values())
+    paired.mismatched_partners = partners
     return paired
 
 

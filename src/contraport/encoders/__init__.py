@@ -4,7 +4,7 @@ from contraport.encoders.builtin_networks import Decoder, Projector, default_enc
 from contraport.encoders.factory import (
     build_encoder,
     check_custom_code_trusted,
-    is_user_module_description,
+    is_user_module_placeholder,
     serialize_encoder,
 )
 from contraport.encoders.initial_weights import InitialWeights, load_pretrained_weights, read_initial_weights
@@ -22,7 +22,7 @@ __all__ = [
     "build_encoder",
     "check_custom_code_trusted",
     "default_encoder_name",
-    "is_user_module_description",
+    "is_user_module_placeholder",
     "kind_from_shape",
     "load_pretrained_weights",
     "read_initial_weights",

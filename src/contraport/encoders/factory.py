@@ -73,9 +73,9 @@ def serialize_encoder(encoder: object) -> Any:
     return f"<{type(encoder).__name__} of {weights:,} weights, {digest}>"
 
 
-def is_user_module_description(name: object) -> bool:
+def is_user_module_placeholder(stored_name: object) -> bool:
     """Return whether a stored encoder name stands for a user's own module."""
-    return isinstance(name, str) and name.startswith("<")
+    return isinstance(stored_name, str) and stored_name.startswith("<")
 
 
 def build_encoder(name: str | nn.Module, shape: Shape, *, low_resolution: bool = True) -> nn.Module:

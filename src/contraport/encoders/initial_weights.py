@@ -20,7 +20,7 @@ from contraport._utils.formatting import format_options
 from contraport._utils.lazy_imports import LazyModule
 from contraport.catalog.encoders import ENCODERS
 from contraport.encoders import efficientnet_lite0
-from contraport.encoders.factory import Shape, is_user_module_description, list_import_path_encoders
+from contraport.encoders.factory import Shape, is_user_module_placeholder, list_import_path_encoders
 from contraport.encoders.model import CONFIG_FILE, WEIGHTS_FILE, Encoders, Model, optional_values_per_view, read_config
 from contraport.encoders.transformers_text_encoder import TransformersTextEncoder, build_transformers_text_encoder
 from contraport.errors import (
@@ -364,7 +364,7 @@ def _read_model_folder(
     """Read the encoders' weights from a folder that `Model.save_pretrained` wrote."""
     names = config.get("encoder")
     saved = names if isinstance(names, list) else [names]
-    own = any(map(is_user_module_description, saved))
+    own = any(map(is_user_module_placeholder, saved))
     one_view = view is not None and len(saved) > 1
     modules = {view: encoder} if one_view and view is not None and isinstance(encoder, nn.Module) else encoder
     requested = _list_requested_encoders(encoder, len(saved))

@@ -24,7 +24,7 @@ from contraport.encoders.builtin_networks import default_encoder_name
 from contraport.encoders.factory import (
     Shape,
     check_custom_code_trusted,
-    is_user_module_description,
+    is_user_module_placeholder,
     serialize_encoder,
 )
 from contraport.encoders.tower import (
@@ -425,7 +425,7 @@ def _get_saved_names_or_user_modules(config: Mapping[str, Any], config_path: str
     """Return the user's encoder modules if given, else the saved encoder names."""
     saved = config.get("encoder")
     names: list[Any] = saved if isinstance(saved, list) else [saved]
-    own = [name for name in names if is_user_module_description(name)]
+    own = [name for name in names if is_user_module_placeholder(name)]
     if user_modules is None:
         message = (
             f"encoder: {config_path} has the weights of your own module {', '.join(own)}. Pass it: Run(folder, "

@@ -81,13 +81,13 @@ class Operation(ABC):
 
     @property
     @abstractmethod
-    def num_outputs(self) -> int:
-        """Number of outputs of `forward`."""
+    def num_differentiable_outputs(self) -> int:
+        """Number of differentiable outputs of `forward`, which precede the others."""
 
     @property
     @abstractmethod
-    def num_differentiable_outputs(self) -> int:
-        """Number of differentiable outputs, which precede the others."""
+    def num_nondifferentiable_outputs(self) -> int:
+        """Number of outputs of `forward` without a gradient, such as log-sums."""
 
     @abstractmethod
     def forward(self, passes: PairPasses) -> list[Tensor]:
@@ -120,13 +120,13 @@ class OperationWithDenseForm(Operation, ABC):
     """Base class of operations with a plain PyTorch form, for backend ``"dense"``."""
 
     @abstractmethod
-    def compute_outputs_densely(self) -> list[Tensor]:
+    def compute_differentiable_outputs_densely(self) -> list[Tensor]:
         """Compute the differentiable outputs in plain PyTorch on the whole matrix."""
 
     def compute_outputs_on_backend(self) -> list[Tensor]:
         """Return the differentiable outputs, computed by the backend of the operation."""
         if self.backend_config.passes_class.uses_plain_autograd:
-            return self.compute_outputs_densely()
+            return self.compute_differentiable_outputs_densely()
         return apply_operation(self)[: self.num_differentiable_outputs]
 
     def differentiable_backward(
@@ -134,7 +134,7 @@ class OperationWithDenseForm(Operation, ABC):
     ) -> list[Tensor | None]:
         def outputs(*views: Tensor) -> list[Tensor]:
             operation: OperationWithDenseForm = unflatten(structure, views)
-            return operation.compute_outputs_densely()
+            return operation.compute_differentiable_outputs_densely()
 
         return differentiable_gradients(outputs, tensors, args.grad_outputs, args.needs_grad)
 
@@ -161,7 +161,7 @@ def _compute_outputs_and_saved_tensors(operation: Operation) -> list[Tensor]:
 def _run_backward(structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs) -> list[Tensor | None]:
     """Return the gradient of each input tensor, or None if not needed."""
     operation: Operation = unflatten(structure, tensors)
-    count = operation.num_outputs
+    count = operation.num_differentiable_outputs + operation.num_nondifferentiable_outputs
     # One tensor may be several inputs (rows that are also columns): gradients are added up by tensor.
     positions = {id(tensor): position for position, tensor in enumerate(tensors)}
     slots = [None if variable is None else positions[id(variable)] for variable in operation.differentiable_inputs()]

@@ -54,12 +54,12 @@ class FixedPointOperation(Operation):
     max_iterations: int
 
     @property
-    def num_outputs(self) -> int:
-        return 5
-
-    @property
     def num_differentiable_outputs(self) -> int:
         return 2
+
+    @property
+    def num_nondifferentiable_outputs(self) -> int:
+        return 3
 
     def forward(self, passes: PairPasses) -> list[Tensor]:
         (log_a, log_b), relaxation = self.log_marginals, self.relaxation

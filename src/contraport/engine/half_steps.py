@@ -286,7 +286,7 @@ class HalfStepsOperation(OperationWithDenseForm):
     initial: tuple[Tensor, ...]
     empty_value: float
 
-    def compute_outputs_densely(self) -> list[Tensor]:
+    def compute_differentiable_outputs_densely(self) -> list[Tensor]:
         s = self.geometry.dense()
         if self.steps[-1].source_potential_index is not None and self._can_use_scalings(s.dtype):
             potentials: tuple[Tensor, ...] = _HalfStepsByScaling.apply(self.steps, s, *self.log_marginals)
@@ -319,13 +319,12 @@ class HalfStepsOperation(OperationWithDenseForm):
         return len(self.steps) * (bound + math.log(max(self.geometry.shape)) / 2) <= 2 * limit
 
     @property
-    def num_outputs(self) -> int:
-        # The outputs are the potentials of all steps, then the log-sums of all steps.
-        return 2 * len(self.steps)
+    def num_differentiable_outputs(self) -> int:
+        return len(self.steps)  # the potential of each step
 
     @property
-    def num_differentiable_outputs(self) -> int:
-        return len(self.steps)
+    def num_nondifferentiable_outputs(self) -> int:
+        return len(self.steps)  # the log-sums of each step
 
     def forward(self, passes: PairPasses) -> list[Tensor]:
         potentials, log_sums = list(self.initial), []

@@ -272,9 +272,9 @@ def _set_similarities_gradient_op(
                 weights = tile.cosine_gradient(block_grad_output).flatten(2).flatten(0, 1)
                 row_gradient.flatten(0, 1).addmm_(weights, columns.units.flatten(0, 1))
                 column_gradient.flatten(0, 1).addmm_(weights.T, rows.units.flatten(0, 1))
-            columns.write_gradient(column_gradient, d_y)
+            columns.write_gradient_before_normalization(column_gradient, d_y)
         for rows, row_gradient in zip(row_blocks, row_gradients, strict=True):
-            rows.write_gradient(row_gradient, d_x)
+            rows.write_gradient_before_normalization(row_gradient, d_x)
     return [d_x, d_y]
 
 
@@ -330,10 +330,10 @@ class _PaddedSetBlock(NamedTuple):
     masses: Tensor
     sizes: Tensor
 
-    def write_gradient(self, gradient: Tensor, out: Tensor) -> None:
-        """Write the gradient of the block's unnormalized vectors into `out`, (n, t, d)."""
-        gradient = _backward_normalization_(gradient, self.units, self.divisors)
-        out[self.set_indices[:, None], self.vector_positions] = gradient
+    def write_gradient_before_normalization(self, unit_gradient: Tensor, padded_out: Tensor) -> None:
+        """Write the gradient of the block's unnormalized vectors into `padded_out`, (n, t, d)."""
+        gradient = _backward_normalization_(unit_gradient, self.units, self.divisors)
+        padded_out[self.set_indices[:, None], self.vector_positions] = gradient
 
 
 def _backward_normalization_(gradient: Tensor, units: Tensor, divisors: Sequence[Tensor]) -> Tensor:

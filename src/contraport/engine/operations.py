@@ -117,17 +117,17 @@ class FixedPlanSimilarityRowSumsOperation(OperationWithDenseForm):
     row_potential: Tensor
     column_potential: Tensor
 
-    def compute_outputs_densely(self) -> list[Tensor]:
+    def compute_differentiable_outputs_densely(self) -> list[Tensor]:
         plan = torch.exp(self.geometry.dense() + self.row_potential[:, None] + self.column_potential).detach()
         return [(plan * self.geometry.log_kernel.with_link(None).dense()).sum(1)]
 
     @property
-    def num_outputs(self) -> int:
+    def num_differentiable_outputs(self) -> int:
         return 1
 
     @property
-    def num_differentiable_outputs(self) -> int:
-        return 1
+    def num_nondifferentiable_outputs(self) -> int:
+        return 0
 
     def forward(self, passes: PairPasses) -> list[Tensor]:
         return [passes.plan_similarity_row_sums(self.row_potential, self.column_potential)]

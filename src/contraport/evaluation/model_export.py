@@ -16,7 +16,7 @@ from torch import Tensor
 from contraport._utils.files import atomic_write, stage_files
 from contraport._utils.formatting import format_options, join_names
 from contraport._utils.text_bytes import TEXT_SHAPE, is_text_batch
-from contraport.encoders import FeatureExtractor, Model, is_user_module_description
+from contraport.encoders import FeatureExtractor, Model, is_user_module_placeholder
 from contraport.encoders.model import is_model_folder
 from contraport.encoders.transformers_text_encoder import TransformersTextEncoder
 from contraport.errors import UsageError, check, check_creatable, import_optional, translate_write_errors
@@ -208,9 +208,9 @@ def _load_safetensors(folder: Path, model: Model) -> Callable[..., Tensor]:
     # Named code was run by this process before, so it is trusted; modules without a name are taken from the model.
     names = model.config["encoder"]
     encoders = [
-        model.tower(view).encoder if is_user_module_description(name) else name for view, name in enumerate(names)
+        model.tower(view).encoder if is_user_module_placeholder(name) else name for view, name in enumerate(names)
     ]
-    has_modules = any(map(is_user_module_description, names))
+    has_modules = any(map(is_user_module_placeholder, names))
     return FeatureExtractor(
         Model.from_pretrained(folder, trust_remote_code=True, encoder=encoders if has_modules else None)
     )

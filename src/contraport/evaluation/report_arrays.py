@@ -13,7 +13,7 @@ from contraport._utils.text_bytes import TEXT_SHAPE, tensor_to_texts
 from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import MIN_PAIRS, PairedFeatures
 from contraport.data import Dataset, Views
-from contraport.data.item_previews import make_item_previews_per_view, shrink_to_uint8_images
+from contraport.data.item_previews import make_item_previews_per_view, shrink_to_uint8_nchw
 from contraport.data.perturbations import replace_views_after_first
 from contraport.embedding import LoaderConfig, embed_views, fixed_seed, inference_mode
 from contraport.encoders import Model
@@ -85,7 +85,7 @@ def collect_label_and_preview_arrays(dataset: Dataset, positions: Tensor) -> Arr
         arrays["domain_names"] = np.array(dataset.domain_names, dtype=np.str_)
     views = dataset.__getitems__(positions.tolist()).views
     if dataset.is_first_view_image:
-        arrays["thumbnails"] = shrink_to_uint8_images(views[0], PLOTTED_THUMBNAIL_SIDE_PIXELS)
+        arrays["thumbnails"] = shrink_to_uint8_nchw(views[0], PLOTTED_THUMBNAIL_SIDE_PIXELS)
     text = next((view for view, shape in zip(views, dataset.shapes, strict=True) if shape == TEXT_SHAPE), None)
     if text is not None:
         arrays["texts"] = np.array([words[:160] for words in tensor_to_texts(text)], dtype=np.str_)
@@ -143,7 +143,7 @@ def compute_sample_plan_arrays(
         arrays["plan_view_names"] = np.array(dataset.view_names[:2], dtype=np.str_)
     if all(len(shape) == 3 for shape in views.shapes[:2]):
         for number, view in enumerate(made[:2]):
-            arrays[f"plan_view_{number + 1}"] = shrink_to_uint8_images(view.cpu(), PLOTTED_THUMBNAIL_SIDE_PIXELS)
+            arrays[f"plan_view_{number + 1}"] = shrink_to_uint8_nchw(view.cpu(), PLOTTED_THUMBNAIL_SIDE_PIXELS)
     return arrays
 
 

@@ -137,19 +137,19 @@ def rms_calibration_result(context: EvalContext) -> MetricResult:
 
 
 @register_few_label_metric("Few-shot@{}", numbers=(1, 5, 10))
-def few_shot_accuracy_per_item(context: EvalContext, number: int) -> ItemValueArray:
+def few_shot_accuracy_per_item(context: EvalContext, labels_per_class: int) -> ItemValueArray:
     """Mean accuracy of 5 linear probes, trained on k random items per class."""
     items = context.train_features, context.train_labels, context.test_features, context.test_labels
-    return probes.few_label_accuracy_per_item(*items, lambda size: number)
+    return probes.few_label_accuracy_per_item(*items, lambda size: labels_per_class)
 
 
 @register_few_label_metric("Few-percent@{}", numbers=(1, 10))
-def few_percent_accuracy_per_item(context: EvalContext, number: int) -> ItemValueArray:
+def few_percent_accuracy_per_item(context: EvalContext, percent: int) -> ItemValueArray:
     """Mean accuracy of 5 linear probes, trained on k % of each class.
     Items are drawn at random, at least one of each class.
     """
     items = context.train_features, context.train_labels, context.test_features, context.test_labels
-    return probes.few_label_accuracy_per_item(*items, lambda size: round(size * number / 100))
+    return probes.few_label_accuracy_per_item(*items, lambda size: round(size * percent / 100))
 
 
 @register_share_metric(
@@ -255,50 +255,50 @@ def held_out_domain_accuracy_per_item(context: EvalContext) -> ItemValueArray:
     numbers=(1, 10, 50),
     headline=(10,),  # few rows have one partner only, so that recall@1 is bounded; 50 may be most of the columns
 )
-def link_recall_result(context: EvalContext, number: int) -> MetricResult:
+def link_recall_result(context: EvalContext, k: int) -> MetricResult:
     """Share of test pairs whose column has rank k or better for the row.
     The row's training columns are left out.
     """
-    values = context.columns_ranked_per_row.row_recall_pseudovalues_at(number)
+    values = context.columns_ranked_per_row.row_recall_pseudovalues_at(k)
     return intervals.MetricResult(values, intervals.bootstrap_means_limited_to_0_1)
 
 
 @register_link_metric(
     "Link NDCG@{}", better="higher", unit="share of the ideal gain", value_format="{:.3f}", numbers=(10,)
 )
-def link_ndcg_result(context: EvalContext, number: int) -> MetricResult:
+def link_ndcg_result(context: EvalContext, k: int) -> MetricResult:
     """Normalized discounted cumulative gain of the k nearest columns.
     The columns of the row's test pairs are relevant.
     """
-    return intervals.MetricResult(context.columns_ranked_per_row.row_ndcg_at(number))
+    return intervals.MetricResult(context.columns_ranked_per_row.row_ndcg_at(k))
 
 
 @register_link_metric(
     "Link coverage@{}", better="higher", unit="share of columns", value_format="{:.1%}", numbers=(10,), headline=False
 )
-def link_column_coverage(context: EvalContext, number: int) -> float:
+def link_share_of_columns_in_any_top_k(context: EvalContext, k: int) -> float:
     """Share of columns that are among some row's k nearest."""
-    return context.columns_ranked_per_row.column_coverage(number)
+    return context.columns_ranked_per_row.share_of_columns_in_any_top_k(k)
 
 
 @register_link_metric(
     "Link hubness@{}", better="lower", unit="skewness", value_format="{:.2f}", numbers=(10,), headline=False
 )
-def link_hubness(context: EvalContext, number: int) -> float:
+def link_hubness(context: EvalContext, k: int) -> float:
     """Skewness of how often columns occur among the k nearest of rows.
     Columns with many true partners raise it.
     """
-    return context.columns_ranked_per_row.column_hubness(number)
+    return context.columns_ranked_per_row.column_hubness(k)
 
 
 @register_link_metric(
     "Link popularity@{}", better="neither", unit="relative to training pairs", value_format="{:.2f}", numbers=(10,)
 )
-def popularity_relative_to_training_pairs(context: EvalContext, number: int) -> float:
+def popularity_relative_to_training_pairs(context: EvalContext, k: int) -> float:
     """Mean popularity of the k nearest columns, relative to columns of training pairs.
     The popularity of a column is its number of training pairs.
     """
-    return context.columns_ranked_per_row.popularity_relative_to_training_pairs(number)
+    return context.columns_ranked_per_row.popularity_relative_to_training_pairs(k)
 
 
 @register_metric(
@@ -317,10 +317,10 @@ def popularity_relative_to_training_pairs(context: EvalContext, number: int) -> 
     numbers=(10,),
     headline=False,
 )
-def new_row_recall(context: EvalContext, number: int) -> float:
+def new_row_recall(context: EvalContext, k: int) -> float:
     """Recall@k of the test pairs whose row has no training pair (cold start)."""
     ranking = context.columns_ranked_per_row
-    return float(ranking.pair_hits_at(number)[ranking.pair_has_unseen_row].mean())
+    return float(ranking.pair_hits_at(k)[ranking.pair_has_unseen_row].mean())
 
 
 @register_share_metric(
@@ -329,12 +329,12 @@ def new_row_recall(context: EvalContext, number: int) -> float:
     requires=(REQUIRES_NO_ENTITY_PAIRS, REQUIRES_COMPARABLE_VIEWS, REQUIRES_STORED_AUGMENTATION),
     numbers=(1, 5, 10),
 )
-def retrieval_hits_result(context: EvalContext, number: int) -> MetricResult:
+def retrieval_hits_result(context: EvalContext, k: int) -> MetricResult:
     """Share of test items whose other view has rank k or better.
     It is averaged over the retrieval directions.
     """
     return intervals.MetricResult(
-        context.retrieval_rank_table <= number,
+        context.retrieval_rank_table <= k,
         column_names=context.retrieval_direction_names,
         positions=context.retrieval_sample_positions,
     )
@@ -477,9 +477,9 @@ def ari_result(context: EvalContext) -> MetricResult:
 def _register_accuracy_under_corruption(kind: str, title: str, images_phrase: str, *requirements: Requirement) -> None:
     """Register the accuracy of the linear probe under one kind of corruption."""
 
-    def accuracy(context: EvalContext, number: int) -> ItemValueArray:
+    def accuracy(context: EvalContext, severity: int) -> ItemValueArray:
         return probes.probe_correctness(
-            context.fitted_probe, context.corrupted_features(kind, number), context.test_labels
+            context.fitted_probe, context.corrupted_features(kind, severity), context.test_labels
         )
 
     accuracy.__doc__ = f"Accuracy of the linear probe on {images_phrase}, with severity k from 1 to 5."

@@ -65,7 +65,7 @@ class ColumnRanking:
         gains = np.where(self.pair_hits_at(k), 1 / np.log2(self.pair_ranks + 1), 0.0)
         return np.asarray(np.bincount(self.pair_row_positions, weights=gains) / ideal)
 
-    def column_coverage(self, k: int) -> float:
+    def share_of_columns_in_any_top_k(self, k: int) -> float:
         """Return the share of columns that are among some row's k nearest."""
         return len(np.unique(self._flat_nearest_columns(k))) / len(self.column_popularity)
 

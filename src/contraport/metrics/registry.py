@@ -6,7 +6,6 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
@@ -122,7 +121,7 @@ class Metric:
             summary=re.sub(r"\bk\b", str(number), self.summary),
             default_numbers=(),
             is_headline=self.is_headline and (not self.headline_numbers or number in self.headline_numbers),
-            function=partial(self.function, number=number),
+            function=lambda context: self.function(context, number),
         )
 
     def expand_default_numbers(self) -> tuple[Metric, ...]:
@@ -182,7 +181,7 @@ def register_metric(
     """Decorator that registers a function of an evaluation context as a metric.
 
     `Metric` describes the arguments. The key is the title in lower case with underscores, and the summary is the first
-    paragraph of the docstring. The title of a function that also takes a `number` ends in ``@{}``. `headline` is
+    paragraph of the docstring. The title of a function that also takes a number ends in ``@{}``. `headline` is
     whether a verdict prefers the metric to others of its group, or at which of its numbers.
 
     >>> from contraport.metrics import METRICS, register_metric

@@ -32,7 +32,7 @@ _PAIRED_COSTS_BY_NAME: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 """Costs of pairs, (k,), of points (k, d) each. For assignments all are -<x, y> up to a factor and a constant."""
 
 
-@keep_deprecated_attributes(pass_costs="mean_cost_by_pass")
+@keep_deprecated_attributes(pass_costs="mean_cost_by_pass", cost="mean_cost")
 @dataclass(frozen=True, eq=False, repr=False)
 class Assignment:
     """One-to-one assignment of two sets of n points.
@@ -52,12 +52,13 @@ class Assignment:
     gap: float | None = None
 
     @property
-    def cost(self) -> float:
+    def mean_cost(self) -> float:
         """Mean cost of a pair, like `Transport.cost` for masses of 1/n."""
         return self.mean_cost_by_pass[-1]
 
     def __repr__(self) -> str:
-        return f"Assignment(n={len(self.partners)}, cost={self.cost:.6g}, passes={len(self.mean_cost_by_pass) - 1})"
+        passes = len(self.mean_cost_by_pass) - 1
+        return f"Assignment(n={len(self.partners)}, mean_cost={self.mean_cost:.6g}, passes={passes})"
 
 
 @torch.no_grad()
@@ -105,7 +106,7 @@ def approximate_assignment(
     >>> x = torch.randn(3000, 8, generator=torch.Generator().manual_seed(0))
     >>> shuffled = torch.randperm(3000, generator=torch.Generator().manual_seed(1))
     >>> result = approximate_assignment(x, x[shuffled])
-    >>> bool((shuffled[result.partners] == torch.arange(3000)).all()), result.cost
+    >>> bool((shuffled[result.partners] == torch.arange(3000)).all()), result.mean_cost
     (True, 0.0)
     """
     check_name("cost", cost, _PAIRED_COSTS_BY_NAME)
@@ -133,7 +134,7 @@ def approximate_assignment(
             # Squared distances contain -2 <x, y>, the other costs -<x, y>.
             gap = _mean_gap(auction, u, v) * scale**2 * (2 if cost in ("sqeuclidean", "chordal") else 1)
             return Assignment(partners.to(device), row_cost, (float(row_cost.mean()),), gap)
-        assignment = _refine_hierarchically((x, y), (u, v), cost, block_size, passes, generator)
+        assignment = _assign_hierarchically_and_improve((x, y), (u, v), cost, block_size, passes, generator)
     return replace(assignment, partners=assignment.partners.to(device))
 
 
@@ -149,7 +150,7 @@ def _check_points(x: Tensor, y: Tensor) -> None:
     check(x.device == y.device, f"y: is on {y.device}, but x is on {x.device}.", "device")
 
 
-def _refine_hierarchically(
+def _assign_hierarchically_and_improve(
     points: tuple[Tensor, Tensor],
     scaled: tuple[Tensor, Tensor],
     cost: str,

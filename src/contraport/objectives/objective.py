@@ -400,8 +400,8 @@ class SumLoss(Loss):
         return self._first_objective.temperature
 
     @temperature.setter
-    def temperature(self, value: float) -> None:
-        self._first_objective.temperature = value
+    def temperature(self, of_first_objective: float) -> None:
+        self._first_objective.temperature = of_first_objective
 
     @property
     def accepts_vector_sets(self) -> bool:

@@ -12,7 +12,7 @@ from PIL import Image, ImageOps
 
 from contraport._utils.files import write_csv, write_text
 from contraport._utils.formatting import equally_long_suffixes_by_path
-from contraport.data.item_previews import shrink_to_uint8_images
+from contraport.data.item_previews import shrink_to_uint8_nchw
 from contraport.errors import UsageError, check, check_output_file, check_regular_file, translate_write_errors
 from contraport.feature_files import Features
 from contraport.reporting.html_page_parts import encode_data_uri, pixels_to_pil, render_page
@@ -156,7 +156,7 @@ def _training_picture_uris_by_item(features: Features, items: Sequence[int]) -> 
                 views = dataset.store.fetch_views(positions)
                 uris = [
                     encode_data_uri(pixels_to_pil(one), "png")
-                    for one in shrink_to_uint8_images(views[0], PICTURE_SIDE_PIXELS)
+                    for one in shrink_to_uint8_nchw(views[0], PICTURE_SIDE_PIXELS)
                 ]
                 pictures |= dict(zip(present, uris, strict=True))
     except (UsageError, OSError) as error:

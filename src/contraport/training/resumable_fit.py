@@ -39,7 +39,7 @@ from contraport.training.epoch_end_metrics import EpochEndMetrics
 from contraport.training.loop import Callback, Loop, Position
 from contraport.training.optimization import build_loop
 from contraport.training.parallelism import gather_sharded_state, resolve_available_device, wrap_data_parallel
-from contraport.training.run_folder_setup import drop_metrics_after
+from contraport.training.settings_and_run_folder import drop_metrics_after
 
 
 def run_training_loop(

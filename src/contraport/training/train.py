@@ -48,13 +48,13 @@ from contraport.training.epoch_end_metrics import EpochEndMetrics
 from contraport.training.feature_cache import with_cached_features
 from contraport.training.loop import Position
 from contraport.training.resumable_fit import run_training_loop
-from contraport.training.run_folder_setup import (
+from contraport.training.run_logging import console_logging, first_process_logging, run_logging
+from contraport.training.settings_and_run_folder import (
     create_run_folder,
     reset_to_last_checkpoint,
     resolve_settings,
     restore_replaced_run_on_failure,
 )
-from contraport.training.run_logging import console_logging, first_process_logging, run_logging
 from contraport.training.start_warnings import (
     log_item_and_step_counts,
     log_start_warnings,

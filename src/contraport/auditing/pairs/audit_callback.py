@@ -101,7 +101,7 @@ AuditStateT = TypeVar("AuditStateT", bound="PairAuditState | ViewAuditState")
 """Type of the state of an online audit: of pairs or of views."""
 
 
-class SelectingAuditCallback(Callback, ABC, Generic[AuditStateT]):
+class MismatchDroppingCallback(Callback, ABC, Generic[AuditStateT]):
     """Base class of callbacks that drop suspected mismatches between epochs.
 
     Attributes:
@@ -205,7 +205,7 @@ class SelectingAuditCallback(Callback, ABC, Generic[AuditStateT]):
         return draw_wrong_partners(decoys.first, self._dataset.view_content_ids_if_repeated, random, shift=2)
 
 
-class AuditCallback(SelectingAuditCallback[PairAuditState]):
+class AuditCallback(MismatchDroppingCallback[PairAuditState]):
     """Training callback that scores pairs between epochs and drops suspected mismatches."""
 
     _last_features: PairedFeatures | None = None

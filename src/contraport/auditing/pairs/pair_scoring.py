@@ -149,7 +149,7 @@ def _score_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 @_register_statistic(
     "likeness", "similarity in one view to the items nearest in the other view, averaged over both", shared_space=False
 )
-def _score_likeness(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
+def _score_similarity_to_partner_neighbors(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Mean similarity in each view to the items nearest in the other view."""
     (near_first, near_second), (x, y) = paired.neighbors_by_view_excluding_members(pairs), paired.features
     return (
@@ -174,7 +174,7 @@ def _score_cosine(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 
 
 @_register_statistic("softmax", "log-softmax in both directions: minus the InfoNCE loss", shared_space=True)
-def _score_softmax(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
+def _score_mean_log_softmax(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Log-softmax of the cosine similarity, averaged over rows and columns."""
     x, y = paired.load_embeddings()
     rows, columns = (

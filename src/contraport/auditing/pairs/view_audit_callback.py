@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport.auditing.pairs.audit_callback import MAX_DROPPED_SHARE, SelectingAuditCallback
+from contraport.auditing.pairs.audit_callback import MAX_DROPPED_SHARE, MismatchDroppingCallback
 from contraport.auditing.pairs.log_odds_of_right_views import (
     estimate_view_noise_rates,
     mismatched_to_right_log_ratios,
@@ -75,7 +75,7 @@ class ViewPairScores(NamedTuple):
     fresh_decoys: Tensor
 
 
-class ViewAuditCallback(SelectingAuditCallback[ViewAuditState]):
+class ViewAuditCallback(MismatchDroppingCallback[ViewAuditState]):
     """Training callback that scores views between epochs and drops suspected ones."""
 
     @property

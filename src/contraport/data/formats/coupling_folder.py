@@ -78,14 +78,16 @@ def _get_key_positions(table_name: str, side: Dataset, pair_keys: list[Any], fil
 
 
 @data_format("a coupling", recognizes=looks_like_coupling_folder, options=["image_size", "test_fraction"])
-def load_coupling(path: str, split: str, image_size: int | None = None, test_fraction: float | None = None) -> Dataset:
-    """Load one split from a folder with tables of rows, columns and pairs.
+def load_pairs_of_row_and_column_tables(
+    folder: str, split: str, image_size: int | None = None, test_fraction: float | None = None
+) -> Dataset:
+    """Load one split of the pairs in a folder of row, column and pair tables.
 
     The tables `rows`, `columns` and `pairs` are `.csv`, `.jsonl` or `.parquet` files. Those of rows and columns have a
     column of keys (such as ``id``) and one view. The table of pairs has the columns ``row`` and ``column`` with these
     keys, and optionally ``weight`` and ``split``. See `from_coupling`.
     """
-    files = get_table_files(path)
+    files = get_table_files(folder)
     sides = {}
     for table_name in TABLE_NAMES[:2]:
         side = load_table(str(files[table_name]), "train", image_size=image_size, test_fraction=0)
@@ -119,7 +121,7 @@ def load_coupling(path: str, split: str, image_size: int | None = None, test_fra
         sides["columns"],
         pairs,
         weights,
-        name=path,
+        name=folder,
         split=split,
         test_fraction=test_fraction,
         is_test=is_test,

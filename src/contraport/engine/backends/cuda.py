@@ -249,31 +249,30 @@ class _WeightVariants(NamedTuple):
     Attributes:
         with_own_exponentials: Weights with one exponential per term; always exact.
         with_shared_exponential: Weights in which all terms share the exponential of the first term.
-        can_share: Flag of each term, (terms,): 1 if it can use the exponential of the first term, else 0.
+        can_share_exponential: Flag of each term, (terms,): 1 if it can use the exponential of the first term, else 0.
     """
 
     with_own_exponentials: _WeightTerms
     with_shared_exponential: _WeightTerms
-    can_share: Tensor
+    can_share_exponential: Tensor
 
     @property
     def T(self) -> _WeightVariants:
-        return _WeightVariants(self.with_own_exponentials.T, self.with_shared_exponential.T, self.can_share)
+        return _WeightVariants(self.with_own_exponentials.T, self.with_shared_exponential.T, self.can_share_exponential)
 
     def take_rows(self, rows: slice) -> _WeightVariants:
-        return _WeightVariants(
-            self.with_own_exponentials.take_rows(rows), self.with_shared_exponential.take_rows(rows), self.can_share
-        )
+        own, shared = self.with_own_exponentials.take_rows(rows), self.with_shared_exponential.take_rows(rows)
+        return _WeightVariants(own, shared, self.can_share_exponential)
 
     def iter_tensors_and_constants_per_launch(self) -> Iterator[tuple[tuple[Tensor, ...], dict[str, int]]]:
         """Yield the weight tensors and compile-time constants of each kernel launch.
 
         With several terms there are two launches, of which the kernel skips one: see `triton_kernels`.
         """
-        terms = len(self.can_share)
-        yield (*self.with_own_exponentials, self.can_share), {"GROUPS": terms, "RANK": 1}
+        terms = len(self.can_share_exponential)
+        yield (*self.with_own_exponentials, self.can_share_exponential), {"GROUPS": terms, "RANK": 1}
         if terms > 1:
-            yield (*self.with_shared_exponential, self.can_share), {"GROUPS": 1, "RANK": terms}
+            yield (*self.with_shared_exponential, self.can_share_exponential), {"GROUPS": 1, "RANK": terms}
 
 
 def _row_log_sums_or_weighted_sums(
@@ -318,13 +317,13 @@ def _embedding_and_bias_gradients(
         return dx, dy, row_mass, column_mass
     (terms, n), m = weights.row_factors.shape, len(y)
     factors = torch.empty_like(weights.row_factors), torch.empty_like(weights.column_factors)
-    can_share = weights.row_factors.new_empty(terms, dtype=torch.int32)
+    can_share_exponential = weights.row_factors.new_empty(terms, dtype=torch.int32)
     if terms > 1:  # any term serves as the first: its exp(S + A + B) is the weight of a softmax, at most 1
-        with _device_context(can_share):
+        with _device_context(can_share_exponential):
             kernel = _import_triton_kernels().rescale_factors_to_first_exponents_kernel[terms,]
-            kernel(*weights, *factors, can_share, n, m, MAX_SHARED_EXPONENT_GAP, BLOCK=VECTOR_BLOCK_ENTRIES)
+            kernel(*weights, *factors, can_share_exponential, n, m, MAX_SHARED_EXPONENT_GAP, BLOCK=VECTOR_BLOCK_ENTRIES)
     shared = _WeightTerms(weights.row_exponents, weights.column_exponents, *factors)
-    forms = _WeightVariants(weights, shared, can_share)
+    forms = _WeightVariants(weights, shared, can_share_exponential)
     if x.shape[1] > _choose_device_launch_config("weighted_products_by_column_split_kernel", x).BLOCK_D:
         return _embedding_and_bias_gradients_in_row_blocks(inputs, forms, needs_grad, without_link)
     sides = []

@@ -77,7 +77,7 @@ def row_sums_by_column_split_kernel(
 @triton.jit
 def weighted_products_by_column_split_kernel(
     x, y, row_bias, column_bias, row_labels, column_labels, factor, power, n, m,
-    row_exponents, column_exponents, row_factors, column_factors, can_share, out, weight_sums,
+    row_exponents, column_exponents, row_factors, column_factors, can_share_exponential, out, weight_sums,
     D: tl.constexpr, LINK: tl.constexpr, MASKS: tl.constexpr, EXCEPTIONS: tl.constexpr, PRECISION: tl.constexpr,
     GROUPS: tl.constexpr, RANK: tl.constexpr, WITHOUT_LINK: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
@@ -87,7 +87,7 @@ def weighted_products_by_column_split_kernel(
     The outputs are W y, (splits, n, D), and the row sums of W, (splits, n). D must be at most BLOCK_D.
     """
     if GROUPS * RANK > 1:  # noqa: SIM102  (resolved by the compiler; the inner test on the device)
-        if _can_all_share(can_share, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
+        if _can_all_share_exponential(can_share_exponential, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
             return
     rows, coordinates = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
     x_block = _load_block(x, rows, coordinates, n, D)
@@ -118,14 +118,14 @@ def weighted_products_by_column_split_kernel(
 @triton.jit
 def pair_weights_kernel(
     x, y, row_bias, column_bias, row_labels, column_labels, factor, power, n, m,
-    row_exponents, column_exponents, row_factors, column_factors, can_share, out,
+    row_exponents, column_exponents, row_factors, column_factors, can_share_exponential, out,
     D: tl.constexpr, LINK: tl.constexpr, MASKS: tl.constexpr, EXCEPTIONS: tl.constexpr, PRECISION: tl.constexpr,
     GROUPS: tl.constexpr, RANK: tl.constexpr, WITHOUT_LINK: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Triton kernel of all pair weights W, (n, m), one tile per program."""
     if GROUPS * RANK > 1:  # noqa: SIM102  (resolved by the compiler; the inner test on the device)
-        if _can_all_share(can_share, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
+        if _can_all_share_exponential(can_share_exponential, GROUPS * RANK) != (1 if GROUPS == 1 else 0):
             return
     rows, coordinates = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
     x_block = _load_block(x, rows, coordinates, n, D)
@@ -205,11 +205,11 @@ def _exponents_minus_first_term(exponents, term, positions, n):
 
 
 @triton.jit
-def _can_all_share(can_share, TERMS: tl.constexpr):
+def _can_all_share_exponential(can_share_exponential, TERMS: tl.constexpr):
     """Return 1 if all terms of the pair weights can share one exponential, else 0."""
-    gathered = tl.load(can_share)
+    gathered = tl.load(can_share_exponential)
     for k in tl.static_range(1, TERMS):
-        gathered = gathered & tl.load(can_share + k)
+        gathered = gathered & tl.load(can_share_exponential + k)
     return gathered
 
 

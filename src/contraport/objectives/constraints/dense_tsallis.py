@@ -16,7 +16,7 @@ from contraport.engine import Geometry
 from contraport.errors import UsageError, check
 from contraport.objectives.plan import DensePlan
 
-_TEMPERATURE_COOLING_FACTOR = 4.0
+_TEMPERATURE_DIVISOR_PER_STAGE = 4.0
 """Factor by which the temperature falls from one stage to the next."""
 
 
@@ -136,10 +136,10 @@ def _maximize_dual(dual: _TsallisDualProblem) -> tuple[Tensor, Tensor]:
     finite = dual.logits[torch.isfinite(dual.logits)]
     spread = float(finite.max() - finite.min()) if dual.column_masses is not None else 0.0
     # At the first temperature the logits differ by at most 10.
-    stages = max(0, math.ceil(math.log(max(spread, 1.0) / 10.0, _TEMPERATURE_COOLING_FACTOR)))
+    stages = max(0, math.ceil(math.log(max(spread, 1.0) / 10.0, _TEMPERATURE_DIVISOR_PER_STAGE)))
     f, g = torch.zeros_like(dual.logits[:, 0]), torch.zeros_like(dual.logits[0])
     for stage in range(stages, -1, -1):
-        one = replace(dual, logits=dual.logits / _TEMPERATURE_COOLING_FACTOR**stage)
+        one = replace(dual, logits=dual.logits / _TEMPERATURE_DIVISOR_PER_STAGE**stage)
         f = _solve_row_potentials(g + one.logits, dual.order, dual.row_masses)
         if dual.column_masses is not None:
             for _ in range(5):
@@ -147,7 +147,7 @@ def _maximize_dual(dual: _TsallisDualProblem) -> tuple[Tensor, Tensor]:
                 f = _solve_row_potentials(g + one.logits, dual.order, dual.row_masses)
         f, g = _run_damped_newton(one, f, g, tolerance=1e-12 if stage == 0 else 1e-2)
         if stage > 0:
-            g = _TEMPERATURE_COOLING_FACTOR * (g - g.mean())
+            g = _TEMPERATURE_DIVISOR_PER_STAGE * (g - g.mean())
     return f, g
 
 

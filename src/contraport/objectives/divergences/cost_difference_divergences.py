@@ -68,7 +68,7 @@ class Pairwise(KernelDivergence):
 
     def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
         check_not_single_item(result)
-        values = self.phi_of_log_sum(_row_log_sums_of_psi(result, self.log_psi, self.shift))
+        values = self.phi_of_log_sum(_row_log_sums_of_psi_of_margin(result, self.log_psi, self.shift))
         if self.times_temperature:
             values = result.plan.kernel_geometry.log_kernel.temperature * values
         return scale_rows_by_target_mass(result, values)
@@ -99,7 +99,7 @@ class PairwiseSum(KernelDivergence):
         check_not_single_item(result)
         # Two passes, as each sums logarithms: the parts of either sign are summed separately.
         positive, negative = (
-            _row_log_sums_of_psi(result, LogOfFunction(function), 0.0).exp()
+            _row_log_sums_of_psi_of_margin(result, LogOfFunction(function), 0.0).exp()
             for function in (self.psi_of_difference, _NegatedFunction(self.psi_of_difference))
         )
         return scale_rows_by_target_mass(result, self.phi_of_sum(positive - negative))
@@ -115,16 +115,16 @@ class _NegatedFunction:
         return -self.function(t)
 
 
-def _row_log_sums_of_psi(result: PlanWithTarget, log_psi: Link | None, shift: float) -> ValuesPerRow:
+def _row_log_sums_of_psi_of_margin(result: PlanWithTarget, log_psi: Link | None, margin_shift: float) -> ValuesPerRow:
     """Return log sum_j psi(margin_ij), (N,), for a pointwise function psi.
 
-    The margin of a pair is (positive cost - pair cost) / temperature + shift.
+    The margin of a pair is (positive cost - pair cost) / temperature + margin_shift.
     """
     geometry = result.plan.kernel_geometry
     positive = -result.target.row_products_with_log_kernel(geometry.log_kernel) / replace_zeros_by_one(
         result.target.row_mass()
     )
-    return row_log_sums(geometry.with_link(log_psi, row_shift=positive + shift))
+    return row_log_sums(geometry.with_link(log_psi, row_shift=positive + margin_shift))
 
 
 # Named functions rather than lambdas: an objective that holds one can be pickled.

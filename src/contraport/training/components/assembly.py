@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 
 from torch import Tensor, nn
 
-from contraport.auditing.pairs.audit_callback import AuditCallback, SelectingAuditCallback
+from contraport.auditing.pairs.audit_callback import AuditCallback, MismatchDroppingCallback
 from contraport.auditing.pairs.synthetic_mismatches import DatasetWithDecoysPastEnd, add_decoys
 from contraport.auditing.pairs.view_audit_callback import ViewAuditCallback
 from contraport.data import BatchOrder, Dataset
@@ -52,7 +52,7 @@ class TrainingComponents(NamedTuple):
     batches: ClosableDataLoader | StreamLoader
     module: TrainingModule
     steps_per_epoch: int
-    audit_callback: SelectingAuditCallback[Any] | None = None
+    audit_callback: MismatchDroppingCallback[Any] | None = None
     negative_miner: NegativeMiner | None = None
     adjustment_notes: tuple[str, ...] = ()
     partner_indices: Tensor | None = None
@@ -114,7 +114,7 @@ def build_components(
     audit_callback = None
     if isinstance(dataset, DatasetWithDecoysPastEnd):
         order = cast(BatchOrder, batches.batch_sampler)
-        kind: type[SelectingAuditCallback[Any]] = AuditCallback if len(dataset.shapes) == 2 else ViewAuditCallback
+        kind: type[MismatchDroppingCallback[Any]] = AuditCallback if len(dataset.shapes) == 2 else ViewAuditCallback
         audit_callback = kind(dataset, module, order, epochs=settings.epochs, loader_config=loader_config)
     if miner is not None:
         miner.send_last_negatives_to_loader(batches)
