@@ -306,7 +306,7 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter)
 
 
 def _is_print_config_flag(action: argparse.Action) -> bool:
-    """Return whether a flag is `--print_config`, recognized by its metavar."""
+    """Return whether `action` is the flag `--print_config`, whose class is private."""
     return action.metavar == "\b[=flags]"
 
 

@@ -81,7 +81,7 @@ def build_epoch_tables(comparison: Comparison, metric: Metric) -> list[EpochTabl
 
 
 def format_difference_rows(comparison: Comparison, metric: Metric) -> list[list[str]]:
-    """Format the differences from the baseline, each row after its name."""
+    """Format differences from the baseline as table rows that start with the row's name."""
     rows = []
     for row in comparison.rows:
         if row != comparison.baseline:

@@ -415,11 +415,11 @@ def alignment_per_item(context: EvalContext) -> ItemValueArray:
 
 
 @register_geometry_metric("Uniformity", better="lower", unit="logarithm")
-def uniformity_pseudovalues(context: EvalContext) -> ItemValueArray:
+def uniformity_result(context: EvalContext) -> MetricResult:
     """Log of the mean of exp(-2 |zi - zj|^2) over pairs of items.
     Embeddings are on the unit sphere; lower is more even.
     """
-    return pseudovalues.compute_uniformity_pseudovalues(context.test_features)
+    return intervals.MetricResult(pseudovalues.compute_uniformity_pseudovalues(context.test_features))
 
 
 @register_geometry_metric(
@@ -431,19 +431,20 @@ def uniformity_pseudovalues(context: EvalContext) -> ItemValueArray:
         Requirement(lambda context: context.test_labels.bincount().max() > 1, "no class has two test items"),
     ),
 )
-def tolerance_pseudovalues(context: EvalContext) -> ItemValueArray:
+def tolerance_result(context: EvalContext) -> MetricResult:
     """Mean cosine between items of the same class.
     Better uniformity usually lowers it.
     """
-    return pseudovalues.compute_tolerance_pseudovalues(context.test_features, context.test_labels)
+    values = pseudovalues.compute_tolerance_pseudovalues(context.test_features, context.test_labels)
+    return intervals.MetricResult(values)
 
 
 @register_geometry_metric("Effective rank", better="neither", unit="directions", value_format="{:.1f}")
-def effective_rank_pseudovalues(context: EvalContext) -> ItemValueArray:
+def effective_rank_result(context: EvalContext) -> MetricResult:
     """Effective number of dimensions of the features.
     It is exp of the entropy of the singular values.
     """
-    return pseudovalues.compute_effective_rank_pseudovalues(context.test_features)
+    return intervals.MetricResult(pseudovalues.compute_effective_rank_pseudovalues(context.test_features))
 
 
 @register_geometry_metric(
@@ -453,11 +454,11 @@ def effective_rank_pseudovalues(context: EvalContext) -> ItemValueArray:
     value_format="{:.2f}",
     requires=(Requirement(lambda context: len(context.test) > 10, "there are only 10 test items or fewer"),),
 )
-def hubness_pseudovalues(context: EvalContext) -> ItemValueArray:
+def hubness_result(context: EvalContext) -> MetricResult:
     """Skewness of how often items occur among the 10 nearest of others.
     It is large if a few items are near everything.
     """
-    return pseudovalues.compute_hubness_pseudovalues(context.test_features)
+    return intervals.MetricResult(pseudovalues.compute_hubness_pseudovalues(context.test_features))
 
 
 @register_clustering_metric("NMI", unit="share of information")

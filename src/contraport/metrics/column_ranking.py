@@ -76,12 +76,11 @@ class ColumnRanking:
         return float((centered**3).mean() / max((centered**2).mean(), 1e-12) ** 1.5)
 
     def popularity_relative_to_training_pairs(self, k: int) -> float:
-        """Return how popular the k nearest columns are, relative to training pairs.
+        """Return the k nearest columns' mean popularity divided by that of training columns.
 
-        It is their mean popularity, divided by that of all training pairs' columns. The popularity of a column is its
-        number of training pairs. A column counts once for each row that ranks it, or for each training pair. If there
-        are fewer popular columns than k, even the k most popular ones have a ratio below 1. So compare the ratios of
-        different rankings.
+        The popularity of a column is its number of training pairs. A column counts once for each row that ranks it, or
+        for each training pair. If there are fewer popular columns than k, even the k most popular ones have a ratio
+        below 1. So compare the ratios of different rankings.
         """
         shown = self.column_popularity[self._flat_nearest_columns(k)].mean()
         return float(shown / np.average(self.column_popularity, weights=self.column_popularity))

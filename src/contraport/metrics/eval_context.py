@@ -100,11 +100,11 @@ class EvalContext:
         context.encoder, context.name, context._untruncated = self.model.truncate(dims), f"dims {dims}", self
         return context
 
-    def _extract_features(self, dataset: Dataset, untruncated: Tensor | None) -> Tensor:
-        """Compute a dataset's features, `(n, F)`, or truncate `untruncated` if given."""
-        if untruncated is None:
+    def _extract_features(self, dataset: Dataset, full_width_features: Tensor | None) -> Tensor:
+        """Compute a dataset's features, `(n, F)`, or cut full-width ones to `model.dims`."""
+        if full_width_features is None:
             return extract_item_features(self.encoder, dataset, self.views, self.loader_config, self.name)
-        parts = untruncated.split(self.model.untruncated_representation_sizes, dim=1)
+        parts = full_width_features.split(self.model.untruncated_representation_sizes, dim=1)
         return torch.cat([part[:, : self.model.dims] for part in parts], dim=1)
 
     @property

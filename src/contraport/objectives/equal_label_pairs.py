@@ -19,7 +19,7 @@ from contraport.errors import UsageError
 
 
 def group_index_per_label(labels: Tensor) -> Tensor:
-    """Return each label's group index, defined as the number of smaller labels.
+    """Return each item's group index, the number of items with a smaller label.
 
     >>> group_index_per_label(torch.tensor([7, 2, 7, 5])).tolist()
     [2, 0, 2, 1]

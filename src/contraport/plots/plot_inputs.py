@@ -78,7 +78,7 @@ def is_run_source(value: object) -> bool:
 
 
 def load_run(folder: Any) -> RunFolder:
-    """Open a run folder, if the extra ``report`` is installed."""
+    """Open a run folder, or raise `UsageError` without the extra ``report``."""
     with translate_import_errors("report", "To read a run"):
         from contraport.runs import as_run_folder
 

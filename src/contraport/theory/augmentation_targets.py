@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @keep_deprecated_attributes(noise_targets="noise_target_plans", mixup_targets="mixup_target_plans")
 @dataclass(frozen=True, eq=False)
 class AugmentationTargets:
-    """Target plans that noise and mixup imply for Gaussian mixtures, by dimension.
+    """Target plans of noise and of mixup for Gaussian mixtures of several dimensions.
 
     Attributes:
         dimensions: number of dimensions of each space, (k,).

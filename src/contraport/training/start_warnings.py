@@ -274,7 +274,7 @@ def find_raw_ngram_baseline_note(settings: Settings, dataset: Dataset, model: Mo
 
 
 def _loads_image_encoder_weights(pretrained_or_init: Any, dataset: Dataset) -> bool:
-    """Return whether the option `pretrained` or `init` applies to an image encoder."""
+    """Return whether `pretrained` or `init` loads weights into an image encoder."""
     if not isinstance(pretrained_or_init, Mapping):
         return bool(pretrained_or_init)
     each = optional_values_per_view("encoder", pretrained_or_init, dataset.view_names, dataset.shapes)

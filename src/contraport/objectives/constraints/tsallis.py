@@ -180,7 +180,7 @@ class TsallisProblem(HostLoop):
         return sharp / sharpness + (lift - breadth / sharpness)
 
     def _sum_rows_sharing_potential(self, log_row_sums: Tensor) -> Tensor:
-        """Return log row sums, (N,), added over all rows if they share one potential."""
+        """Return the log sum of each row, (N,), or of all rows sharing one potential."""
         return log_row_sums if self.has_potential_per_row else log_row_sums.logsumexp(0).expand_as(log_row_sums)
 
 
