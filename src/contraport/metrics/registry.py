@@ -71,6 +71,7 @@ class Metric:
         headline_numbers: numbers at which it does, such as the k of Recall@k; empty: all.
         function: computes the metric from the context (and the number). It returns an array with a value per test item,
             whose mean is the metric; a `MetricResult`; or one number, which then has no interval.
+        number: second argument of the function, such as the k of Recall@k; None for none.
     """
 
     key: str
@@ -86,13 +87,14 @@ class Metric:
     is_headline: bool
     headline_numbers: tuple[int, ...]
     function: Callable[..., ItemValueArray | MetricResult | float]
+    number: int | None = None
 
     def __call__(self, context: EvalContext) -> MetricResult | float:
         """Compute the metric, as one number or with values per item."""
         # Imported here because the registry must be readable without numpy.
         from contraport.metrics.intervals import MetricResult
 
-        output = self.function(context)
+        output = self.function(context) if self.number is None else self.function(context, self.number)
         return output if isinstance(output, MetricResult | float | int) else MetricResult(output)
 
     def format_difference(self, difference: tuple[float, float, float], *, signed: bool = False) -> str:
@@ -121,7 +123,7 @@ class Metric:
             summary=re.sub(r"\bk\b", str(number), self.summary),
             default_numbers=(),
             is_headline=self.is_headline and (not self.headline_numbers or number in self.headline_numbers),
-            function=lambda context: self.function(context, number),
+            number=number,
         )
 
     def expand_default_numbers(self) -> tuple[Metric, ...]:
