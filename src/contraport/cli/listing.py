@@ -6,7 +6,7 @@ import math
 import re
 import shutil
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -135,21 +135,16 @@ def print_names(rows: _NameTable) -> None:
         widths[widths.index(max(widths[1:-1]), 1)] -= lacking
         widths[-1] += lacking
     for cells in [headings, ["-" * width for width in widths], *(list(row.values()) for row in shown)]:
-        print("\n".join(_format_row_lines(cells, widths)))
+        wrapped = [
+            textwrap.wrap(cell.replace("``", "`"), width, break_on_hyphens=False)
+            for cell, width in zip(cells, widths, strict=True)
+        ]
+        for parts in zip_longest(*wrapped, fillvalue=""):
+            print("  ".join(f"{part:{width}}" for part, width in zip(parts, widths, strict=True)).rstrip())
     print(f"\nnext: {rows.next_command}")
 
 
 _MAX_NAME_CHARS, _MAX_TABLE_CHARS = 24, 120  # widths in characters of the name column and of the whole table
-
-
-def _format_row_lines(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
-    """Format a table row as lines, with cells wrapped to the column widths."""
-    wrapped = [
-        textwrap.wrap(cell.replace("``", "`"), width, break_on_hyphens=False)
-        for cell, width in zip(cells, widths, strict=True)
-    ]
-    lines = zip_longest(*wrapped, fillvalue="")
-    return ["  ".join(f"{part:{width}}" for part, width in zip(parts, widths, strict=True)).rstrip() for parts in lines]
 
 
 def _shorten_citation(citation: str) -> str:

@@ -95,7 +95,11 @@ def compare(arguments: dict[str, Any]) -> Comparison:
     trials = {(row.name, column.name): build_trial_cells(grid, row, column) for row, column in searched}
     trial_cells = [cell for cells in trials.values() for cell in cells]
     default_cells = [*trial_cells, *grid.cells_of_all_seeds]
-    _check_cell_settings(default_cells)
+    for (row_name, column_name), cell in {(cell.row.name, cell.column.name): cell for cell in default_cells}.items():
+        try:
+            resolve_settings(cell.options)
+        except UsageError as error:
+            raise UsageError(f"{row_name} on {column_name}: {error}", kind="settings") from error
     if not options.metrics:
         options = replace(options, metrics=_choose_default_metric_keys(grid))
         grid = replace(grid, compare_options=options)
@@ -228,15 +232,6 @@ def _list_table_cells_ready_to_run(
             options = {key: value for key, value in best.options.items() if key != "validation"}
             cells.append(Cell(best.row, best.column, {**options, "seed": cell.seed}))
     return cells
-
-
-def _check_cell_settings(cells: Iterable[Cell]) -> None:
-    """Raise `UsageError` for the first row and column with invalid settings."""
-    for (row, column), cell in {(cell.row.name, cell.column.name): cell for cell in cells}.items():
-        try:
-            resolve_settings(cell.options)
-        except UsageError as error:
-            raise UsageError(f"{row} on {column}: {error}", kind="settings") from error
 
 
 def _build_cell_settings_and_components(grid: Grid, cell: Cell) -> tuple[Settings, TrainingComponents]:
