@@ -26,7 +26,7 @@ from torch import Tensor
 import contraport
 from benchmarks.engine import machine, multiply_in_tiles
 from contraport.data import load
-from contraport.embedding import embed_dataset
+from contraport.embedding import embed_items_as_vectors
 from contraport.engine import precision
 from contraport.metrics.probes import knn
 
@@ -85,7 +85,7 @@ def train_encoder(data: str, seed: int, name: str, epochs: int) -> tuple[float, 
                 device="cpu", threads=1, out=f"{folder}/run", progress=False, log_every=1,
             )  # fmt: skip
         losses = [row["loss"] for row in run.metrics_rows() if row.get("epoch") == epochs and "loss" in row]
-        train, test = (embed_dataset(run.model(), split) for split in splits)
+        train, test = (embed_items_as_vectors(run.model(), split) for split in splits)
         assert splits[0].labels is not None
         assert splits[1].labels is not None
         return float(np.mean(losses)), float(knn(train, splits[0].labels, test, splits[1].labels))

@@ -29,7 +29,7 @@ from torch import Tensor
 import contraport
 from benchmarks.engine import machine
 from contraport.data import Dataset, load
-from contraport.embedding import embed_dataset
+from contraport.embedding import embed_items_as_vectors
 from contraport.encoders import Model
 from contraport.metrics.probes import knn
 
@@ -46,7 +46,9 @@ CASES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
 
 def embed(model: Model, splits: tuple[Dataset, Dataset]) -> tuple[list[Tensor], list[Tensor]]:
     """Return the features of each view of the training and of the test items."""
-    parts = [embed_dataset(model, split).split(model.untruncated_representation_sizes, dim=1) for split in splits]
+    parts = [
+        embed_items_as_vectors(model, split).split(model.untruncated_representation_sizes, dim=1) for split in splits
+    ]
     return list(parts[0]), list(parts[1])
 
 

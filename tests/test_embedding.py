@@ -18,7 +18,7 @@ from contraport.embedding import (
     LoaderConfig,
     RawInputEncoder,
     apply_in_fixed_blocks,
-    embed_dataset,
+    embed_items_as_vectors,
     embed_views,
     inference_mode,
 )
@@ -62,7 +62,7 @@ def test_embedding_does_not_change_the_model(model: Model, digits: Dataset) -> N
     next(iter(encoder.children())).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     flags = [module.training for module in model.modules()]
-    embed_dataset(model, digits, batch_size=64)
+    embed_items_as_vectors(model, digits, batch_size=64)
     after = model.state_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -71,7 +71,7 @@ def test_embedding_does_not_change_the_model(model: Model, digits: Dataset) -> N
 
 
 def test_embeddings_are_features_of_the_model_in_order(model: Model, digits: Dataset) -> None:
-    features = embed_dataset(model, digits, batch_size=100)
+    features = embed_items_as_vectors(model, digits, batch_size=100)
     items = digits.__getitems__(list(range(len(digits)))).views[0]
     with torch.no_grad():
         assert torch.allclose(features, model.eval()(items), atol=1e-5)
@@ -83,15 +83,15 @@ def assert_features_are_reproducible(encoder: str, shape: tuple[int, ...]) -> No
     """Check that features do not depend on the batch size, other items, the position and the threads."""
     torch.manual_seed(0)
     model, items, threads = Model(encoder, [shape]), torch.rand(150, *shape).numpy(), torch.get_num_threads()
-    expected = embed_dataset(model, from_arrays(items), batch_size=512)
+    expected = embed_items_as_vectors(model, from_arrays(items), batch_size=512)
     for batch_size, number in ((1, 150), (100, 150), (512, 149), (512, 64), (7, 3), (512, 1)):
-        features = embed_dataset(model, from_arrays(items[:number]), batch_size=batch_size)
+        features = embed_items_as_vectors(model, from_arrays(items[:number]), batch_size=batch_size)
         assert torch.equal(features, expected[:number]), (encoder, shape, batch_size, number)
-    features = embed_dataset(model, from_arrays(np.roll(items, 37, axis=0)))
+    features = embed_items_as_vectors(model, from_arrays(np.roll(items, 37, axis=0)))
     assert torch.equal(features, expected.roll(37, dims=0)), (encoder, shape)
     for number in (1, 5):
         torch.set_num_threads(number)
-        assert torch.equal(embed_dataset(model, from_arrays(items)), expected), (encoder, shape, number)
+        assert torch.equal(embed_items_as_vectors(model, from_arrays(items)), expected), (encoder, shape, number)
     torch.set_num_threads(threads)
 
 
@@ -224,19 +224,19 @@ def test_rejects_nonfinite_features_of_a_model(model: Model, digits: Dataset) ->
     with torch.no_grad():
         next(model.parameters()).fill_(torch.nan)
     with raises_usage_error("features.not_finite", "item 0"):
-        embed_dataset(model, digits)
+        embed_items_as_vectors(model, digits)
     with raises_usage_error("features.not_finite", "item 0"):
         embed_views(model, digits, Views(digits), LoaderConfig(), project=True)
 
 
 def test_rejects_items_of_another_shape(digits: Dataset) -> None:
     with raises_usage_error("data.shape", (3, 32, 32), "digits", (1, 8, 8)):
-        embed_dataset(Model("small-cnn", [(3, 32, 32)]), digits)
+        embed_items_as_vectors(Model("small-cnn", [(3, 32, 32)]), digits)
 
 
 def test_rejects_an_invalid_batch_size(model: Model, digits: Dataset) -> None:
     with raises_usage_error("batch_size.invalid", 0):
-        embed_dataset(model, digits, batch_size=0)
+        embed_items_as_vectors(model, digits, batch_size=0)
 
 
 def test_raw_inputs_are_scaled_flattened_and_shrunk_only_when_large() -> None:
@@ -257,7 +257,7 @@ def test_all_views_of_the_data_are_embedded() -> None:
     generator = np.random.default_rng(0)
     dataset = from_arrays(tuple(generator.normal(size=(9, width)).astype(np.float32) for width in (5, 3)))
     model = Model(shapes=dataset.shapes)
-    features = embed_dataset(model, dataset, batch_size=4)
+    features = embed_items_as_vectors(model, dataset, batch_size=4)
     with torch.no_grad():
         expected = model.eval()(*dataset.__getitems__(list(range(9))).views)
     assert torch.allclose(features, expected, atol=1e-5)
@@ -268,12 +268,12 @@ def test_views_of_a_color_split_are_embedded() -> None:
     dataset = from_arrays(images)
     views = Views(dataset, views="colour")
     model = Model(shapes=views.unaugmented_shapes)
-    features = embed_dataset(model, dataset, views=views)
+    features = embed_items_as_vectors(model, dataset, views=views)
     with torch.no_grad():
         expected = model.eval()(*views.make_unaugmented(dataset.__getitems__(list(range(6))).views))
     assert torch.allclose(features, expected, atol=1e-5)
     with raises_usage_error("data.shape", (1, 16, 16), (2, 16, 16), "arrays"):
-        embed_dataset(model, dataset)
+        embed_items_as_vectors(model, dataset)
 
 
 def test_finite_features_are_checked_in_blocks(monkeypatch):

@@ -19,7 +19,7 @@ from contraport.comparison.grid_builder import build_grid
 from contraport.estimators import ContrastiveEncoder
 from contraport.objectives import Layout
 from contraport.options import Command, accept_deprecated_keywords, int_in_range, keep_deprecated_attributes, option
-from contraport.runs import RunFolder
+from contraport.runs import WritableRun
 from contraport.similarity_search.command_options import DuplicateSearchOptions
 from contraport.training.config import Settings
 from tests.errors import raises_usage_error
@@ -125,7 +125,7 @@ def test_deprecated_flag_and_config_entry_work_with_one_line(
 
 
 def test_runs_and_suites_with_deprecated_names_are_read(tmp_path: Path) -> None:
-    run = RunFolder.create(tmp_path / "run", {"data": "digits", "opt": "sgd", "items": 50, "weights": None})
+    run = WritableRun.create(tmp_path / "run", {"data": "digits", "opt": "sgd", "items": 50, "weights": None})
     assert run.settings().optimizer == "sgd"
     assert run.settings().max_items == 50
     (tmp_path / "old.yaml").write_text(

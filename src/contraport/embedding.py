@@ -20,6 +20,7 @@ from contraport.data.streams import Stream
 from contraport.encoders import Model
 from contraport.encoders.builtin_networks import vectorize_texts
 from contraport.errors import check, check_integer
+from contraport.options import keep_deprecated_module_names
 from contraport.seeding import GENERATOR_LOCK, derive_torch_seed, fork_rng_locked_at_ends, seed_torch_generators
 
 FORWARD_BLOCK_ITEMS = 64
@@ -31,6 +32,8 @@ of small blocks fit the caches, and the allocator reuses their memory instead of
 
 
 ITEMS_PER_FINITE_CHECK = 2**13  # number of items that are checked for NaN and infinity at a time
+
+__getattr__ = keep_deprecated_module_names(__name__, embed_dataset="embed_items_as_vectors")
 
 PrepareModelInputs = Callable[[tuple[Tensor, ...]], Sequence[Tensor]]
 """Function from the stored views of a batch of items to the inputs of the model."""
@@ -214,7 +217,7 @@ def fixed_seed(seed: int, device: torch.device) -> Iterator[None]:
         yield
 
 
-def embed_dataset(
+def embed_items_as_vectors(
     model: Model,
     dataset: Dataset,
     *,
@@ -241,7 +244,7 @@ def embed_dataset(
         UsageError: `batch_size` is not positive, the views do not have the model's shapes, or a feature is not finite.
 
     >>> from contraport.data import load
-    >>> embed_dataset(Model(shapes=[(1, 8, 8)]), load("digits", "test")).shape
+    >>> embed_items_as_vectors(Model(shapes=[(1, 8, 8)]), load("digits", "test")).shape
     torch.Size([449, 256])
     """
     views = views or Views(dataset, augment="none")

@@ -17,7 +17,7 @@ import yaml
 from PIL import Image
 
 from contraport.cli import demo as demonstration
-from contraport.runs import Run, RunFolder
+from contraport.runs import Run, WritableRun
 from tests import TIMEOUT
 
 from .conftest import Outcome
@@ -34,7 +34,7 @@ def test_initial_weights_by_view(command: Command, data: str, tmp_path: Path) ->
     assert command("train", "--data", "pairs.npz", *weights, "--out", "other", *QUICK) == (0, "", "")
     saved = yaml.safe_load((tmp_path / "other" / "config.yaml").read_text())
     assert (saved["init"], saved["freeze"]) == ({"view0": "run", "1": "run"}, {"0": True})
-    first, other = (RunFolder(tmp_path / name).model() for name in ("run", "other"))
+    first, other = (WritableRun(tmp_path / name).model() for name in ("run", "other"))
     same = [
         all(map(torch.equal, first.tower(view).encoder.parameters(), other.tower(view).encoder.parameters()))
         for view in (0, 1)
@@ -86,7 +86,7 @@ def test_flags_need_no_value(command: Command, data: str) -> None:
     assert command(*argv).status == 2
     assert command(*argv, "--overwrite").status == 0
     assert command("train", "--resume", "--out", "run", "--epochs", "3", "--progress", "false").status == 0
-    assert RunFolder("run").metrics_rows()[-1]["epoch"] == 3
+    assert WritableRun("run").metrics_rows()[-1]["epoch"] == 3
 
 
 def test_resume_rejects_other_values(command: Command, data: str) -> None:
@@ -114,9 +114,9 @@ def test_print_config_and_config_are_inverse(command: Command, data: str, tmp_pa
     assert command("train", "--config", "mine.yaml", "--print_config").out == printed.out
     assert command("train", "--config", "mine.yaml", "--out", "a").status == 0
     assert command("train", *argv, "--out", "b").status == 0
-    assert RunFolder("a").config() == RunFolder("b").config()
+    assert WritableRun("a").config() == WritableRun("b").config()
     assert command("train", "--config", "a/config.yaml", "--seed", "1", "--out", "c", "--progress", "false").status == 0
-    assert RunFolder("c").config() == {**RunFolder("a").config(), "seed": 1}
+    assert WritableRun("c").config() == {**WritableRun("a").config(), "seed": 1}
 
 
 def test_print_config_resolves_the_recipe(command: Command, data: str, tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_print_config_resolves_the_recipe(command: Command, data: str, tmp_path:
     (tmp_path / "mine.yaml").write_text(printed.out)
     assert command("train", "--config", "mine.yaml", "--out", "a").status == 0
     assert command(*argv, "--out", "b").status == 0
-    assert RunFolder("a").config() == RunFolder("b").config()
+    assert WritableRun("a").config() == WritableRun("b").config()
     assert "(default: queue)" in " ".join(command("train", "--recipe", "moco", "--help").out.split())
 
 

@@ -59,7 +59,7 @@ from contraport.comparison.tuning import (
 from contraport.errors import FolderInUseError
 from contraport.metrics import select_metrics as measures
 from contraport.metrics.intervals import Difference, Interval
-from contraport.runs import Run, RunFolder, as_run_folder
+from contraport.runs import Run, WritableRun, as_run_folder
 
 SMALL: dict[str, Any] = {
     "data": ["digits"],
@@ -216,7 +216,7 @@ def test_job_results_and_commands(tmp_path: Path) -> None:
             job.result_path.write_text(json.dumps(result))
             assert (job.reusable_result == result) == is_finished, result
     jobs[0].result_path.unlink()
-    RunFolder.create(
+    WritableRun.create(
         jobs[0].run_folder, {"data": "digits"}
     )  # as after a training that ended before its first checkpoint
     assert run_job_unless_in_use(jobs[0])["values"]["knn"] > 0.5

@@ -34,7 +34,7 @@ from contraport.comparison.jobs import CellJob, JobResult, TimeBudget, build_cel
 from contraport.comparison.tuning import build_trial_cells
 from contraport.errors import UsageError
 from contraport.metrics import select_metrics
-from contraport.runs import RunFolder
+from contraport.runs import WritableRun
 
 MODULE = importlib.import_module("contraport.comparison.compare")  # a function of its package has the same name
 KNN = select_metrics(["knn"])[0]
@@ -43,7 +43,7 @@ THREE = SMALL | {"objectives": ["info-nce", "gca-ince", "rince"], "metrics": ["k
 
 def return_result_and_save_items(job: CellJob) -> JobResult:
     """Return the result of a job, and save metric values of test items in its run folder."""
-    run = RunFolder.create(job.run_folder, {"data": "digits"}, overwrite=True)
+    run = WritableRun.create(job.run_folder, {"data": "digits"}, overwrite=True)
     write_npz(run.items_path, {"knn": np.arange(20) % 4 > 0})
     return {"measures": ["knn"], "values": {"knn": 0.75}, "took": 1.0}
 

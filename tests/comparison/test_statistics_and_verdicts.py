@@ -34,7 +34,7 @@ from contraport.comparison.statistics_and_verdicts import (
     judge_claims,
     to_json_record,
 )
-from contraport.runs import RunFolder
+from contraport.runs import WritableRun
 
 Values = Mapping[tuple[str, str], Mapping[int, float]]
 
@@ -55,9 +55,9 @@ def results_of(grid: Grid, values: Values, *, items: bool = False, measure: str 
             continue
         job = build_cell_job(grid, cell)
         run = (
-            RunFolder(job.run_folder)
+            WritableRun(job.run_folder)
             if job.run_folder.exists()
-            else RunFolder.create(job.run_folder, {"data": "digits"})
+            else WritableRun.create(job.run_folder, {"data": "digits"})
         )
         hits = np.arange(200) < round(200 * value_by_seed[cell.seed])
         hits = np.random.default_rng([len(cell.row.name), cell.seed]).permutation(hits)
@@ -176,13 +176,13 @@ def test_items_of_shared_seeds_are_used(tmp_path: Path) -> None:
 
     def items(name: str) -> np.ndarray:
         jobs = [results[name, "digits, plain", seed][0] for seed in (0, 2, 3)]
-        return np.stack([RunFolder(job.run_folder).test_item_metric_values()["knn"].astype(float) for job in jobs])
+        return np.stack([WritableRun(job.run_folder).test_item_metric_values()["knn"].astype(float) for job in jobs])
 
     both = [np.array([0.93, 0.94, 0.94]), np.array([0.90, 0.90, 0.92])]
     expected = estimate_paired_difference(*both, items("rince"), items("info-nce")).with_interval()
     assert entry.difference == pytest.approx(expected)
     job, _ = results["rince", "digits, plain", 3]
-    write_npz(RunFolder(job.run_folder).items_path, {"knn": np.ones(7)})
+    write_npz(WritableRun(job.run_folder).items_path, {"knn": np.ones(7)})
     _, entry = build_table_entries(grid, results)
     assert entry.difference == pytest.approx(estimate_paired_difference(*both).with_interval()), (
         "expected no use of items of unequal numbers"

@@ -9,12 +9,14 @@ import torch
 from contraport._utils.files import write_json
 from contraport.data import Dataset, from_arrays
 from contraport.encoders import Model
-from contraport.runs import Run, RunFolder
+from contraport.runs import Run, WritableRun
 
 
 def make_run(path: Path, model: Model, **config: Any) -> Run:
     """Write the run folder of a finished training, without training."""
-    run = RunFolder.create(path, {"data": "digits", "objective": "nt-xent", "seed": 0, "augment": "standard"} | config)
+    run = WritableRun.create(
+        path, {"data": "digits", "objective": "nt-xent", "seed": 0, "augment": "standard"} | config
+    )
     run.append_metrics({"step": 1, "loss": 2.0, "temperature": 0.3, "seconds": 1.0})
     model.save_pretrained(run.model_path)
     write_json(run.trained_path, {"epochs": run.settings().epochs})

@@ -12,7 +12,7 @@ from tests.evaluation.builders import build_vector_model, build_vectors, make_ru
 
 from contraport.encoders import Model
 from contraport.evaluation import evaluate
-from contraport.runs import RunFolder
+from contraport.runs import WritableRun
 
 OPTIONS: dict[str, Any] = {
     "data": (build_vectors(60, 3), build_vectors(40, 3)),
@@ -36,27 +36,27 @@ def test_rejects_a_model_that_changes_during_the_evaluation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes_before_epochs: bool
 ) -> None:
     run = make_run(tmp_path / "run", build_vector_model(), epochs=3)
-    load_model, load_epochs = RunFolder.model, RunFolder.saved_model_epoch
+    load_model, load_epochs = WritableRun.model, WritableRun.saved_model_epoch
     pending = [True]
 
-    def save_changed_model(run: RunFolder) -> None:
+    def save_changed_model(run: WritableRun) -> None:
         if pending:
             pending.clear()
             torch.manual_seed(1)
             run.save_model_and_delete_old_evaluations(Model("mlp", [(6,)]), epochs=4)
 
-    def load_and_change_model(run: RunFolder, **options: Any) -> Model:
+    def load_and_change_model(run: WritableRun, **options: Any) -> Model:
         loaded = load_model(run, **options)
         save_changed_model(run)
         return loaded
 
-    def load_epochs_and_change_model(run: RunFolder) -> int | None:
+    def load_epochs_and_change_model(run: WritableRun) -> int | None:
         loaded = load_epochs(run)
         save_changed_model(run)
         return loaded
 
     monkeypatch.setattr(
-        RunFolder,
+        WritableRun,
         *(
             ("model", load_and_change_model)
             if changes_before_epochs

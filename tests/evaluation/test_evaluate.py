@@ -30,7 +30,7 @@ from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.intervals import Difference
 from contraport.reporting.reported_run import load_runs
 from contraport.reporting.verdict import compose_verdict_sentences
-from contraport.runs import Run, RunFolder, as_run_folder
+from contraport.runs import Run, WritableRun, as_run_folder
 
 
 @pytest.fixture(scope="module")
@@ -527,7 +527,7 @@ def test_run_of_another_version_is_evaluated_with_a_note(tmp_path: Path) -> None
     assert not any("does not know" in note or "cannot be built" in note for note in notes)
 
 
-def train_run(path: Path, **options: Any) -> RunFolder:
+def train_run(path: Path, **options: Any) -> WritableRun:
     settings = {"batch_size": 20, "epochs": 3, "encoder": "mlp", "progress": False} | options
     return as_run_folder(contraport.train(data=build_vectors(60, 3), out=path, **settings))
 

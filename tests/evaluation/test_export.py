@@ -15,7 +15,7 @@ import contraport
 from contraport._utils.text_bytes import texts_to_tensor
 from contraport.encoders import Model
 from contraport.evaluation import model_export
-from contraport.runs import RunFolder, as_run_folder
+from contraport.runs import WritableRun, as_run_folder
 
 FORMATS = ("onnx", "torch-export", "torchscript", "safetensors")
 
@@ -104,7 +104,7 @@ def test_onnx_file_names_its_inputs_and_contains_its_weights(tmp_path: Path) -> 
 
 
 def test_exports_a_run(tmp_path: Path) -> None:
-    run = RunFolder.create(tmp_path / "run", {"data": "digits"})
+    run = WritableRun.create(tmp_path / "run", {"data": "digits"})
     model = build_model([(4,)])
     model.save_pretrained(as_run_folder(run).model_path)
     for source in (run, run.path, str(run.path)):

@@ -8,14 +8,14 @@ import numpy as np
 
 from contraport.data import from_arrays
 from contraport.evaluation.report_arrays import MAX_SAVED_WORST_ITEMS, collect_worst_pair_arrays
-from contraport.runs import Run, RunFolder
+from contraport.runs import Run, WritableRun
 
 ITEMS = 60
 
 
 def write_audited_run(folder: Path, **arrays: np.ndarray) -> Run:
     """Write a run whose last pairs have the worst scores; the third worst has no better partner."""
-    run = RunFolder.create(folder, {"data": "toy"})
+    run = WritableRun.create(folder, {"data": "toy"})
     scores = np.arange(ITEMS)[::-1] / ITEMS
     partners = np.where(np.arange(ITEMS) != ITEMS - 3, 3, -1)
     run.save_arrays(run.pairs_path, {"scores": scores, "partners": partners} | arrays)
@@ -48,6 +48,6 @@ def test_worst_pairs_contain_deliberate_mismatches(tmp_path: Path) -> None:
 
 def test_no_pairs_without_an_audit_or_on_other_items(tmp_path: Path) -> None:
     assert collect_worst_pair_arrays(write_audited_run(tmp_path / "run"), build_pairs(ITEMS + 1)) == {}
-    assert collect_worst_pair_arrays(RunFolder.create(tmp_path / "plain", {"data": "toy"}), build_pairs()) == {}
+    assert collect_worst_pair_arrays(WritableRun.create(tmp_path / "plain", {"data": "toy"}), build_pairs()) == {}
     single_view = from_arrays(np.zeros((ITEMS, 5), dtype=np.float32))
     assert collect_worst_pair_arrays(write_audited_run(tmp_path / "one"), single_view) == {}

@@ -19,11 +19,11 @@ from contraport import plots
 from contraport._utils.files import write_npz
 from contraport.errors import UsageError
 from contraport.plots.feature_plots import class_name_positions
-from contraport.runs import RunFolder
+from contraport.runs import WritableRun
 
 
 def make_run(tmp_path, name="one", metrics=True, **samples):
-    run = RunFolder.create(tmp_path / name, {"data": "digits", "objective": "nt-xent", "epochs": 2})
+    run = WritableRun.create(tmp_path / name, {"data": "digits", "objective": "nt-xent", "epochs": 2})
     if metrics:
         run.replace_metrics({"step": k, "loss": 3 / (k + 1), "lr": 0.1} for k in range(5))
     if samples:
@@ -335,10 +335,10 @@ def test_run_html_repr_lists_settings_and_last_metrics(tmp_path):
     assert "last loss</th>" in html
     assert ">0.6</td>" in html
     assert "weight_decay" not in html  # a default value
-    changed = RunFolder.create(tmp_path / "changed", {"data": "x", "weight_decay": 0.5})._repr_html_()
+    changed = WritableRun.create(tmp_path / "changed", {"data": "x", "weight_decay": 0.5})._repr_html_()
     assert "weight_decay</th>" in changed
     assert "o metrics yet" in make_run(tmp_path, "new", metrics=False)._repr_html_()
-    assert str(tmp_path / "none") in RunFolder(tmp_path / "none")._repr_html_()
+    assert str(tmp_path / "none") in WritableRun(tmp_path / "none")._repr_html_()
 
 
 def test_names_with_dollars_are_not_formulas() -> None:

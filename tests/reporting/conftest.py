@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from contraport._utils.files import write_json, write_npz
-from contraport.runs import Run, RunFolder
+from contraport.runs import Run, WritableRun
 
 Maker = Callable[..., Run]
 
@@ -38,7 +38,7 @@ def make_run(tmp_path: Path) -> Maker:
     ) -> Run:
         generator = np.random.default_rng(seed)
         settings = {"data": data, "objective": "nt-xent", "encoder": "small-cnn", "epochs": 5, "seed": seed}
-        run = RunFolder.create(tmp_path / "runs" / name, settings | config)
+        run = WritableRun.create(tmp_path / "runs" / name, settings | config)
         if metrics:
             loss = np.exp(-np.arange(20) / 5) + 0.1 * seed
             run.replace_metrics(

@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from contraport.runs import RunFolder
+from contraport.runs import WritableRun
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> RunFolder:
-    return RunFolder.create(tmp_path / "runs" / "first", {"data": "digits", "epochs": 3})
+def run(tmp_path: Path) -> WritableRun:
+    return WritableRun.create(tmp_path / "runs" / "first", {"data": "digits", "epochs": 3})

@@ -5,47 +5,47 @@ import pytest
 from tests.errors import raises_usage_error
 
 from contraport.errors import check_regular_file
-from contraport.runs import RunFolder
+from contraport.runs import WritableRun
 from contraport.runs.run_folder import as_different_run_folders
 
 
-def test_create_writes_config_and_checkpoint_folder(run: RunFolder) -> None:
+def test_create_writes_config_and_checkpoint_folder(run: WritableRun) -> None:
     assert run.config() == {"data": "digits", "epochs": 3}
     assert run.checkpoints.is_dir()
     assert sorted(path.name for path in run.path.iterdir()) == ["checkpoints", "config.yaml"]
 
 
 def test_create_accepts_an_empty_folder(tmp_path: Path) -> None:
-    assert RunFolder.create(tmp_path, {"data": "digits"}).config() == {"data": "digits"}
+    assert WritableRun.create(tmp_path, {"data": "digits"}).config() == {"data": "digits"}
 
 
 def test_create_accepts_a_folder_with_leftovers_of_a_killed_process(tmp_path: Path) -> None:
-    run = RunFolder(tmp_path)
+    run = WritableRun(tmp_path)
     run.checkpoints.mkdir()
     run.lock_path.write_text("{}")
     (tmp_path / f".config-{'0a' * 16}.yaml").write_text("data: dig")
     (tmp_path / f".model-{'0a' * 16}").mkdir()
-    assert RunFolder.create(tmp_path, {"data": "digits"}).config() == {"data": "digits"}
+    assert WritableRun.create(tmp_path, {"data": "digits"}).config() == {"data": "digits"}
 
 
 def test_create_rejects_a_checkpoint_without_config(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "last.ckpt").write_text("weights")
     with raises_usage_error("out.exists"):
-        RunFolder.create(tmp_path, {"data": "digits"})
+        WritableRun.create(tmp_path, {"data": "digits"})
     assert not (tmp_path / "config.yaml").exists()
 
 
-def test_create_rejects_an_existing_run(run: RunFolder) -> None:
+def test_create_rejects_an_existing_run(run: WritableRun) -> None:
     with raises_usage_error("out.exists", "overwrite=True"):
-        RunFolder.create(run.path, {"data": "other"})
+        WritableRun.create(run.path, {"data": "other"})
     assert run.config()["data"] == "digits"
 
 
 def test_overwrite_rejects_folders_without_a_run(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     with raises_usage_error("out.not_a_run"):
-        RunFolder.create(tmp_path, {}, overwrite=True)
+        WritableRun.create(tmp_path, {}, overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
@@ -53,40 +53,40 @@ def test_create_rejects_a_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("x")
     with raises_usage_error("out.not_a_folder"):
-        RunFolder.create(path, {}, overwrite=True)
+        WritableRun.create(path, {}, overwrite=True)
     with raises_usage_error("out.not_a_folder", path):
-        RunFolder.create(path / "run", {})
+        WritableRun.create(path / "run", {})
 
 
 def test_rejects_missing_folders_and_folders_without_a_run(tmp_path: Path) -> None:
     with raises_usage_error("run.not_found"):
-        RunFolder(tmp_path / "absent").config()
+        WritableRun(tmp_path / "absent").config()
     for read in (
-        RunFolder.config,
-        RunFolder.metrics_rows,
-        RunFolder.model,
-        RunFolder.evaluation,
-        RunFolder.page_arrays,
+        WritableRun.config,
+        WritableRun.metrics_rows,
+        WritableRun.model,
+        WritableRun.evaluation,
+        WritableRun.page_arrays,
     ):
         with raises_usage_error("run.not_a_run", "config.yaml"):
-            read(RunFolder(tmp_path))
+            read(WritableRun(tmp_path))
 
 
-def test_rejects_a_folder_in_place_of_a_file(run: RunFolder) -> None:
+def test_rejects_a_folder_in_place_of_a_file(run: WritableRun) -> None:
     (run.model_path / "config.json").mkdir(parents=True)
     with raises_usage_error("run.not_a_file", "config.json"):
         run.config()
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "train.log", "model/model.safetensors"])
-def test_rejects_a_pipe_without_opening_it(run: RunFolder, name: str) -> None:
+def test_rejects_a_pipe_without_opening_it(run: WritableRun, name: str) -> None:
     run.model_path.mkdir()
     os.mkfifo(run.path / name)
     with raises_usage_error("run.*", name):
         run.config()
 
 
-def test_ignores_files_deleted_while_reading(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ignores_files_deleted_while_reading(run: WritableRun, monkeypatch: pytest.MonkeyPatch) -> None:
     run.replace_metrics([{"step": 1}])
     temporary = run.checkpoints / ".last-0.ckpt"
     temporary.parent.mkdir(exist_ok=True)
@@ -101,7 +101,7 @@ def test_ignores_files_deleted_while_reading(run: RunFolder, monkeypatch: pytest
     assert run.metrics_rows() == [{"step": 1}]
 
 
-def test_ignores_dangling_links(run: RunFolder) -> None:
+def test_ignores_dangling_links(run: WritableRun) -> None:
     run.replace_metrics([{"step": 1}])
     (run.path / "loop").symlink_to(run.path / "loop")
     assert run.metrics_rows() == [{"step": 1}]
@@ -114,7 +114,7 @@ def test_overwrite_rejects_a_config_of_another_program(tmp_path: Path, config: s
     if config != "data: digits\nepochs: 3\n":
         (tmp_path / "checkpoints").mkdir()
     with raises_usage_error("*", "config.yaml"):
-        RunFolder.create(tmp_path, {"data": "digits"}, overwrite=True)
+        WritableRun.create(tmp_path, {"data": "digits"}, overwrite=True)
     assert (tmp_path / "train.log").read_text() == "years of work"
     assert (tmp_path / "config.yaml").read_text() == config
 

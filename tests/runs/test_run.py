@@ -7,16 +7,16 @@ import yaml
 from tests.errors import raises_usage_error
 
 from contraport._utils.files import atomic_write, write_json, write_npz, write_text
-from contraport.runs import Run, RunFolder
+from contraport.runs import Run, WritableRun
 from contraport.training.config import Settings
 
 
 def test_notebook_repr_shows_main_and_non_default_settings(tmp_path: Path) -> None:
     config = Settings(data="digits", batch_size=64).to_config()
-    html = RunFolder.create(tmp_path, config)._repr_html_()
+    html = WritableRun.create(tmp_path, config)._repr_html_()
     assert [name for name in config if f">{name}</th>" in html] == ["data", "objective", "epochs", "batch_size"]
     assert ">nt-xent</td>" in html
-    other = RunFolder.create(tmp_path, config | {"batch_size": 256, "optimizer": "sgd"}, overwrite=True)._repr_html_()
+    other = WritableRun.create(tmp_path, config | {"batch_size": 256, "optimizer": "sgd"}, overwrite=True)._repr_html_()
     assert [name for name in config if f">{name}</th>" in other] == [
         "data",
         "objective",
@@ -27,7 +27,7 @@ def test_notebook_repr_shows_main_and_non_default_settings(tmp_path: Path) -> No
 
 
 def test_settings_are_read_again_only_if_the_file_changed(tmp_path: Path) -> None:
-    run = RunFolder.create(tmp_path, Settings(data="digits", columns={"labels": "kind"}).to_config())
+    run = WritableRun.create(tmp_path, Settings(data="digits", columns={"labels": "kind"}).to_config())
     first = run.settings()
     assert run.settings() is first
     config = run.config()
@@ -37,7 +37,7 @@ def test_settings_are_read_again_only_if_the_file_changed(tmp_path: Path) -> Non
     assert run.settings().columns == {"labels": "other"}
 
 
-def test_metrics_are_read_in_order(run: RunFolder) -> None:
+def test_metrics_are_read_in_order(run: WritableRun) -> None:
     for step in range(3):
         run.append_metrics({"step": step, "loss": 1.5 - step})
     assert run.metrics_rows() == [{"step": step, "loss": 1.5 - step} for step in range(3)]
@@ -45,19 +45,19 @@ def test_metrics_are_read_in_order(run: RunFolder) -> None:
     assert run.metrics_rows() == [{"step": 0, "loss": 1.5}]
 
 
-def test_metrics_ignore_a_truncated_last_line(run: RunFolder) -> None:
+def test_metrics_ignore_a_truncated_last_line(run: WritableRun) -> None:
     run.metrics_path.write_text('{"step": 1}\n{"st')
     assert run.metrics_rows() == [{"step": 1}]
 
 
 @pytest.mark.parametrize("text", ['{"step": 1\n{"step": 2}\n', "[1]\n", "\x00\x01\n"])
-def test_rejects_corrupt_metrics(run: RunFolder, text: str) -> None:
+def test_rejects_corrupt_metrics(run: WritableRun, text: str) -> None:
     run.metrics_path.write_text(text)
     with raises_usage_error("run.corrupt", "metrics.jsonl", "line 1"):
         run.metrics_rows()
 
 
-def test_missing_files_name_the_command_that_writes_them(run: RunFolder) -> None:
+def test_missing_files_name_the_command_that_writes_them(run: WritableRun) -> None:
     with raises_usage_error("run.missing_file", "contraport evaluate"):
         run.evaluation()
     with raises_usage_error("run.missing_file", "contraport evaluate"):
@@ -67,7 +67,7 @@ def test_missing_files_name_the_command_that_writes_them(run: RunFolder) -> None
 
 
 @pytest.mark.parametrize("text", ["- a\n- b\n", "a: [1\n", ""])
-def test_rejects_a_corrupt_config(run: RunFolder, text: str) -> None:
+def test_rejects_a_corrupt_config(run: WritableRun, text: str) -> None:
     run.config_path.write_text(text)
     with raises_usage_error("run.corrupt", "config.yaml"):
         run.config()
@@ -84,33 +84,33 @@ def test_rejects_a_corrupt_config(run: RunFolder, text: str) -> None:
         '{"rows": {}, "differences": {"raw": {"knn": {"low": "none"}}}}',
     ],
 )
-def test_rejects_a_corrupt_evaluation(run: RunFolder, text: str) -> None:
+def test_rejects_a_corrupt_evaluation(run: WritableRun, text: str) -> None:
     run.evaluation_path.write_text(text)
     with raises_usage_error("run.corrupt", "evaluation.json"):
         run.evaluation()
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 torn"])
-def test_rejects_corrupt_samples(run: RunFolder, content: bytes) -> None:
+def test_rejects_corrupt_samples(run: WritableRun, content: bytes) -> None:
     run.samples_path.write_bytes(content)
     with raises_usage_error("run.corrupt", "samples.npz"):
         run.page_arrays()
 
 
-def test_rejects_pickled_samples(run: RunFolder) -> None:
+def test_rejects_pickled_samples(run: WritableRun) -> None:
     np.savez(run.samples_path, points=np.array([{"code": "runs"}], dtype=object))
     with raises_usage_error("run.corrupt", "samples.npz"):
         run.page_arrays()
 
 
-def test_rejects_a_corrupt_model_of_a_run(run: RunFolder) -> None:
+def test_rejects_a_corrupt_model_of_a_run(run: WritableRun) -> None:
     run.model_path.mkdir()
     (run.model_path / "config.json").write_text("{")
     with raises_usage_error("model.*", "config.json"):
         run.model()
 
 
-def test_arrays_and_text_round_trip(run: RunFolder) -> None:
+def test_arrays_and_text_round_trip(run: WritableRun) -> None:
     write_npz(run.samples_path, {"points": np.eye(2), "class_names": np.array(["a", "ü"])})
     samples = run.page_arrays()
     assert np.array_equal(samples["points"], np.eye(2))
@@ -121,7 +121,7 @@ def test_arrays_and_text_round_trip(run: RunFolder) -> None:
 
 
 def test_config_keeps_unicode_and_order(tmp_path: Path) -> None:
-    run = RunFolder.create(tmp_path / "run", {"out": "läufe", "data": None, "epochs": 2})
+    run = WritableRun.create(tmp_path / "run", {"out": "läufe", "data": None, "epochs": 2})
     assert list(run.config()) == ["out", "data", "epochs"]
     assert "läufe" in run.config_path.read_text("utf-8")
     assert yaml.safe_load(run.config_path.read_text("utf-8"))["data"] is None
@@ -164,7 +164,7 @@ def test_repr_states_objective_data_and_state(tmp_path: Path) -> None:
     folder.mkdir()
     assert repr(Run(folder)) == f"Run({str(folder)!r}, not a run folder)"
     folder.rmdir()
-    run = RunFolder.create(folder, Settings(data="digits", objective="gca-uot", epochs=3).to_config())
+    run = WritableRun.create(folder, Settings(data="digits", objective="gca-uot", epochs=3).to_config())
     assert repr(Run(folder)) == f"Run({str(folder)!r}, gca-uot on digits, 3 epochs, not complete)"
     run.model_path.mkdir()
     assert repr(Run(folder)) == f"Run({str(folder)!r}, gca-uot on digits, 3 epochs, trained)"

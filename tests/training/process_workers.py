@@ -29,7 +29,7 @@ from contraport.distributed import (
 )
 from contraport.errors import UsageError
 from contraport.metrics.registry import Metric
-from contraport.runs.run_folder import RunFolder
+from contraport.runs.run_folder import WritableRun
 from contraport.training import train
 from contraport.training.parallelism import install_sync_batch_norm_on_any_device
 from contraport.training.step.batch_embedding import embed_in_chunks
@@ -207,7 +207,7 @@ def fail_in_first_process(rank: int, report: Report, where: str, folder: str) ->
         report((rank, "waits for the scores"))
         return state
 
-    owners = {"_compute_next_state": AuditCallback, "append_metrics": RunFolder}
+    owners = {"_compute_next_state": AuditCallback, "append_metrics": WritableRun}
     owners |= {"__call__": Metric, "open_loggers": train_module}
     setattr(owners[where], where, fail)
     audit_callback.broadcast_object = broadcast  # type: ignore[assignment]

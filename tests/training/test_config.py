@@ -16,7 +16,7 @@ from contraport import ContrastiveEncoder, train
 from contraport.catalog import RECIPES
 from contraport.catalog.data_option_parsers import AUGMENT_NAMES
 from contraport.options import matches_type
-from contraport.runs import Run, RunFolder
+from contraport.runs import Run, WritableRun
 from contraport.schedules import RAMP_FUNCTION_BY_SHAPE
 from contraport.training.callbacks.loggers import LOGGER_CLASS_BY_NAME
 from contraport.training.config import RECORDED_OPTIONS_BY_NAME, TRAIN_OPTIONS, Settings
@@ -125,7 +125,7 @@ def test_settings_are_immutable_and_validated_on_replace() -> None:
 
 def test_settings_round_trip_through_the_run_folder(tmp_path: Path) -> None:
     settings = Settings(data=tmp_path, columns={"labels": "kind"}, logger=("wandb",), lr=0.1, out=tmp_path / "run")
-    run = RunFolder.create(tmp_path / "run", settings.to_config())
+    run = WritableRun.create(tmp_path / "run", settings.to_config())
     assert run.settings().to_config() == settings.to_config()
     lists = {"logger": ["wandb"], "online_metrics": [], "given_views": []}
     assert run.settings(epochs=20) == replace(settings, data=str(tmp_path), out=None, epochs=20, **lists)
@@ -133,7 +133,7 @@ def test_settings_round_trip_through_the_run_folder(tmp_path: Path) -> None:
 
 
 def test_rejects_a_run_folder_with_conflicting_settings(tmp_path: Path) -> None:
-    run = RunFolder.create(tmp_path / "run", {"queue_size": 5})
+    run = WritableRun.create(tmp_path / "run", {"queue_size": 5})
     with raises_usage_error("run.corrupt", "config.yaml", "queue_size"):
         run.settings()
 

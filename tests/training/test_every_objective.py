@@ -7,7 +7,7 @@ import torch
 import contraport
 from contraport.catalog import OBJECTIVES
 from contraport.data import from_arrays, load
-from contraport.embedding import embed_dataset
+from contraport.embedding import embed_items_as_vectors
 from contraport.encoders import Model
 from contraport.metrics.probes import knn
 from tests.errors import raises_usage_error
@@ -17,7 +17,7 @@ CLASSES = 6
 
 
 def measure_accuracy(model, splits):
-    train, test = (embed_dataset(model, split, progress=False) for split in splits)
+    train, test = (embed_items_as_vectors(model, split, progress=False) for split in splits)
     return knn(train, splits[0].labels, test, splits[1].labels)
 
 

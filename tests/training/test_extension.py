@@ -11,7 +11,7 @@ import pytest
 
 from contraport import embed, evaluate, export, train
 from contraport.data.stores import ArrayStore
-from contraport.runs import Run, RunFolder, as_run_folder
+from contraport.runs import Run, WritableRun, as_run_folder
 from tests import TIMEOUT
 from tests.errors import raises_usage_error
 from tests.processes import FORKS
@@ -77,7 +77,7 @@ def test_rejects_a_model_that_was_trained_further_during_evaluation(
 ) -> None:
     run = train(**settings)
     epochs = iter([2, 3])
-    monkeypatch.setattr(RunFolder, "saved_model_epoch", lambda self: next(epochs))
+    monkeypatch.setattr(WritableRun, "saved_model_epoch", lambda self: next(epochs))
     with raises_usage_error("run.model_changed"):
         evaluate_run(run, settings["data"])
     assert not as_run_folder(run).evaluation_path.exists()

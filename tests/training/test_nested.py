@@ -74,8 +74,8 @@ def test_evaluates_each_number_of_dimensions(run, capsys):
     assert set(chosen["rows"]) == {"trained", "dims 3"}
     assert "dims 3" in chosen._repr_html_()
     reloaded = Run(run.path)
-    truncated_features = contraport.embedding.embed_dataset(reloaded.model().truncate(3), data[1])
-    full = contraport.embedding.embed_dataset(reloaded.model(), data[1])
+    truncated_features = contraport.embedding.embed_items_as_vectors(reloaded.model().truncate(3), data[1])
+    full = contraport.embedding.embed_items_as_vectors(reloaded.model(), data[1])
     assert torch.equal(truncated_features, full[:, :3])
 
 

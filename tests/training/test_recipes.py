@@ -13,7 +13,7 @@ import torch
 from contraport.catalog import RECIPES, apply_recipe
 from contraport.catalog.recipes import get_recipe_settings
 from contraport.data import Dataset, build_loader, from_arrays
-from contraport.embedding import embed_dataset
+from contraport.embedding import embed_items_as_vectors
 from contraport.encoders import Model
 from contraport.metrics.probes import knn
 from contraport.runs import as_run_folder
@@ -73,7 +73,7 @@ def paired_splits() -> tuple[Dataset, Dataset]:
 
 
 def measure_accuracy(model: Model, splits: tuple[Dataset, Dataset]) -> float:
-    train, test = (embed_dataset(model, split, progress=False) for split in splits)
+    train, test = (embed_items_as_vectors(model, split, progress=False) for split in splits)
     return knn(train, splits[0].labels, test, splits[1].labels)
 
 

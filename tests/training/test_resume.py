@@ -15,7 +15,7 @@ from torch import Tensor
 
 from contraport._utils.files import checksum_path
 from contraport.data import Dataset, from_arrays
-from contraport.runs import Run, RunFolder, as_run_folder
+from contraport.runs import Run, WritableRun, as_run_folder
 from contraport.training import train
 from contraport.training.callbacks import checkpoints
 from contraport.training.callbacks.checkpoints import write_checkpoint
@@ -70,7 +70,7 @@ def test_run_killed_between_two_checkpoints_keeps_those_of_epochs(
 ) -> None:
     writes: list[Path] = []
 
-    def write(run: RunFolder, loop: Loop, path: Path) -> None:
+    def write(run: WritableRun, loop: Loop, path: Path) -> None:
         writes.append(path)
         if len(writes) == at:
             raise KeyboardInterrupt
@@ -286,7 +286,7 @@ def test_resume_rejects_a_missing_last_checkpoint(
 def test_run_killed_before_its_last_checkpoint_starts_anew(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def write(run: RunFolder, loop: Loop, path: Path) -> None:
+    def write(run: WritableRun, loop: Loop, path: Path) -> None:
         if path.name == "last.ckpt":
             raise KeyboardInterrupt
         write_checkpoint(run, loop, path)

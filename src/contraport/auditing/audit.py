@@ -46,7 +46,7 @@ from contraport.encoders import check_custom_code_trusted, resolve_view_index
 from contraport.encoders.model import list_encoders_per_view
 from contraport.errors import UsageError, check, hint_on_error, translate_write_errors
 from contraport.options import merge_resumed_options
-from contraport.runs import RunFolder
+from contraport.runs import WritableRun
 from contraport.training.config import Settings
 from contraport.training.parallelism import resolve_available_device
 from contraport.training.run_logging import console_logging
@@ -155,7 +155,7 @@ def _audit_two_views(options: AuditOptions, dataset: Dataset, folder: Path) -> A
     """Run an audit of two-view data, which can be resumed from `folder`."""
     source_rows = dataset.source_rows.numpy()
     if options.method == "online":
-        run = RunFolder(folder / "training")
+        run = WritableRun(folder / "training")
         own = _collect_training_options(options, dataset) | {"data": dataset, "out": run.path, "audit": True}
         own |= {name: getattr(options, name) for name in ("device", "progress")}
         own["resume"] = options.resume and run.config_path.exists()

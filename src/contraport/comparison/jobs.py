@@ -28,7 +28,7 @@ from contraport.data.split_digests import SplitDigests
 from contraport.errors import FolderInUseError, UsageError, check, message_if_out_of_memory
 from contraport.evaluation.evaluate import evaluate
 from contraport.options import get_declared_options, to_config_value
-from contraport.runs import RunFolder
+from contraport.runs import WritableRun
 from contraport.training.components.data_builder import build_dataset, find_held_out_dataset
 from contraport.training.config import DataPreparationSettings, DataSettings
 from contraport.training.settings_and_run_folder import resolve_settings
@@ -151,7 +151,7 @@ def run_job_unless_in_use(job: CellJob) -> JobResult | None:
 
 def _train_and_evaluate(job: CellJob) -> JobResult:
     """Train or resume a run, evaluate it, and return the result."""
-    run, machine = RunFolder(job.run_folder), {**job.machine_options, "progress": False}
+    run, machine = WritableRun(job.run_folder), {**job.machine_options, "progress": False}
     result: JobResult = {"measures": list(job.metric_names), "options": dict(job.options)}
     started = time.perf_counter()
     try:

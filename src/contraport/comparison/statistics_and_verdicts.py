@@ -22,7 +22,7 @@ from contraport.comparison.seed_intervals import (
 )
 from contraport.metrics import Metric, select_metrics_keeping_order
 from contraport.metrics.intervals import Difference, Interval
-from contraport.runs import RunFolder
+from contraport.runs import WritableRun
 
 HELD, PARTLY, NOT_HELD, UNDECIDED = "held", "held in part", "did not hold", "not decided at this size"
 """Possible outcomes of testing a claim."""
@@ -205,7 +205,7 @@ def _collect_cell_values(
         if (place := (row.name, column.name, seed)) in results and key in results[place][1].get("values", {})
     }
     values = np.array([result["values"][key] for _, result in by_seed.values()])
-    items = [RunFolder(job.run_folder).test_item_metric_values().get(key) for job, _ in by_seed.values()]
+    items = [WritableRun(job.run_folder).test_item_metric_values().get(key) for job, _ in by_seed.values()]
     arrays = [one.reshape(len(one), -1).mean(axis=1) for one in items if one is not None]
     is_complete = len(arrays) == len(items) > 0 and len({len(one) for one in arrays}) == 1
     return CellValues(tuple(by_seed), values, np.stack(arrays) if is_complete else None)

@@ -36,7 +36,7 @@ from contraport.reporting.html_page_parts import PageAssets
 from contraport.reporting.page import render_sections
 from contraport.reporting.reported_run import ReportedRun, shorten_data_name
 from contraport.reporting.sections.embedding_map import build_embedding_map_section
-from contraport.runs import Run, RunFolder, as_run_folder
+from contraport.runs import Run, WritableRun, as_run_folder
 from contraport.seeding import torch_generator
 from contraport.training.components.data_builder import build_unaugmented_views
 
@@ -156,7 +156,7 @@ def _as_features_or_none(source: Any) -> Features | None:
 
 
 def _embed_run_features_and_dataset(
-    run: RunFolder, options: MapOptions, loader_config: LoaderConfig
+    run: WritableRun, options: MapOptions, loader_config: LoaderConfig
 ) -> tuple[Features, Dataset]:
     """Embed one split of a run's data by the run's encoder."""
     settings, whole = run.settings(), run.model(trust_remote_code=options.trust_remote_code)

@@ -48,7 +48,7 @@ from contraport.feature_files import (
     write_feature_shards,
     write_features,
 )
-from contraport.runs import RunFolder, as_run_folder
+from contraport.runs import WritableRun, as_run_folder
 from contraport.seeding import fork_rng_locked_at_ends
 from contraport.training.components.data_builder import build_unaugmented_views
 from contraport.training.config import Settings
@@ -214,7 +214,7 @@ def _check_output_path(options: EmbedOptions, path: Path, num_processes: int) ->
     check(options.shard_items is None or num_processes == 1, message, "conflict")
 
 
-def _load_datasets(run: RunFolder, loader: SplitLoader, options: EmbedOptions) -> list[Dataset]:
+def _load_datasets(run: WritableRun, loader: SplitLoader, options: EmbedOptions) -> list[Dataset]:
     """Load one dataset for each split to embed."""
     splits: tuple[str, ...] = ("train", "test") if options.split == "all" else (options.split,)
     if isinstance(options.data, AnyDataset) or is_stream(options.data):

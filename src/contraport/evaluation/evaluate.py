@@ -61,7 +61,7 @@ from contraport.metrics.intervals import (
 )
 from contraport.metrics.probes import check_enough_neighbors
 from contraport.options import overload_by_options
-from contraport.runs import Run, RunFolder, as_different_run_folders
+from contraport.runs import Run, WritableRun, as_different_run_folders
 from contraport.runs.run import check_run_folder
 from contraport.seeding import fork_rng_locked_at_ends
 
@@ -130,7 +130,7 @@ class EvaluationToSave(NamedTuple):
             of the items also their positions, as ``KEY/positions``.
     """
 
-    run_folder: RunFolder
+    run_folder: WritableRun
     test_dataset: Dataset
     result: Evaluation
     page_arrays: ArraysByName
@@ -153,7 +153,7 @@ def _check_model_unchanged_and_save(one: EvaluationToSave) -> None:
             one.run_folder.samples_path.unlink(missing_ok=True)
 
 
-def _compute_evaluation_to_save(run: RunFolder, options: EvaluateOptions) -> EvaluationToSave:
+def _compute_evaluation_to_save(run: WritableRun, options: EvaluateOptions) -> EvaluationToSave:
     """Evaluate the encoder of one run and its baselines without writing files."""
     started = time.perf_counter()
     metrics, loaded = select_metrics(options.metrics), LoadedRun.from_run(run, options)
@@ -292,7 +292,7 @@ def _collect_page_arrays_and_plan_note(
 
 
 def _compute_possible_finite_results(
-    context: EvalContext, metrics: Sequence[Metric], run: RunFolder, report_step: Callable[[str], None]
+    context: EvalContext, metrics: Sequence[Metric], run: WritableRun, report_step: Callable[[str], None]
 ) -> dict[str, MetricResult | float]:
     """Compute the metrics whose requirements are met, and keep finite results."""
     results = {}
@@ -326,7 +326,7 @@ def _values_and_draws_by_encoder(results: Mapping[str, ResultByMetric]) -> Mappi
     return draws
 
 
-def _check_zero_shot_classes(context: EvalContext, classes: Sequence[str], run: RunFolder) -> None:
+def _check_zero_shot_classes(context: EvalContext, classes: Sequence[str], run: WritableRun) -> None:
     """Raise `UsageError` unless the given class names allow zero-shot classification."""
     names = context.test.class_names
     check(names is not None, f"classes: need labels, but {context.test.name!r} has none.", "labels")

@@ -20,7 +20,7 @@ from contraport.evaluation.split_loading import load_evaluation_splits, resolve_
 from contraport.metrics.eval_context import EvalContext
 from contraport.objectives import Balanced, Loss, Objective
 from contraport.options import has_object_placeholder
-from contraport.runs import RunFolder, read_run_file
+from contraport.runs import WritableRun, read_run_file
 from contraport.training.callbacks.checkpoints import read_checkpoint
 from contraport.training.components.data_builder import build_views
 from contraport.training.components.model_builder import apply_lora, build_untrained_copy
@@ -29,7 +29,7 @@ from contraport.training.config import Settings
 from contraport.training.step.target_parser import find_batch_independent_target
 
 
-def find_checkpoints_by_epoch(run: RunFolder, *, before_epoch: int | None) -> dict[int, Path]:
+def find_checkpoints_by_epoch(run: WritableRun, *, before_epoch: int | None) -> dict[int, Path]:
     """Return the intermediate checkpoints of a run by epoch, in ascending order."""
     files = {
         int(match[1]): file
@@ -40,7 +40,7 @@ def find_checkpoints_by_epoch(run: RunFolder, *, before_epoch: int | None) -> di
 
 
 def iter_intermediate_model_copies(
-    run: RunFolder, trained_model: Model, checkpoint_by_epoch: Mapping[int, Path]
+    run: WritableRun, trained_model: Model, checkpoint_by_epoch: Mapping[int, Path]
 ) -> Iterator[tuple[int, Model]]:
     """Yield the epoch and a model copy for each intermediate checkpoint."""
     settings = run.settings()
@@ -87,7 +87,7 @@ def build_initial_test_plan_objective(settings: Settings) -> Loss:
     return objective
 
 
-def copy_objective_at_epoch(initial: Loss, run: RunFolder, settings: Settings, epochs: int | None) -> Loss:
+def copy_objective_at_epoch(initial: Loss, run: WritableRun, settings: Settings, epochs: int | None) -> Loss:
     """Return a copy of the objective with its parameters after `epochs` epochs."""
     objective, done = copy.deepcopy(initial), settings.epochs if epochs is None else epochs
     # Schedules as if an epoch had two steps, at the second of the last epoch: a temperature has reached its end there.
@@ -113,7 +113,7 @@ class LoadedRun:
         data_notes: notes about the data for readers of the results, such as test items that were left out.
     """
 
-    run_folder: RunFolder
+    run_folder: WritableRun
     evaluate_options: EvaluateOptions
     training_settings: Settings
     model: Model
@@ -128,7 +128,7 @@ class LoadedRun:
     data_notes: tuple[str, ...] = ()
 
     @classmethod
-    def from_run(cls, run: RunFolder, options: EvaluateOptions) -> LoadedRun:
+    def from_run(cls, run: WritableRun, options: EvaluateOptions) -> LoadedRun:
         """Load the encoder, data and objective of a run."""
         device, bars = resolve_device(options.device), ProgressBars(shown=options.progress)
         loader_config = LoaderConfig(options.batch_size, device, options.num_workers, bars)

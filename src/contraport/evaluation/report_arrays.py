@@ -24,7 +24,7 @@ from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.probes import confusion_matrix
 from contraport.metrics.retrieval_ranks import nearest_indices
 from contraport.objectives import Loss
-from contraport.runs import RunFolder
+from contraport.runs import WritableRun
 from contraport.seeding import torch_generator
 
 PLOTTED_THUMBNAIL_SIDE_PIXELS = 32
@@ -173,7 +173,7 @@ def collect_worst_probe_error_arrays(context: EvalContext) -> ArraysByName:
     }
 
 
-def collect_worst_pair_arrays(run: RunFolder, train: Dataset) -> ArraysByName:
+def collect_worst_pair_arrays(run: WritableRun, train: Dataset) -> ArraysByName:
     """Return the training pairs with the lowest scores in the online audit.
 
     The most suspicious one is first. `worst` are their positions, `worst_1` and `worst_2` their two views, and

@@ -20,7 +20,7 @@ from contraport.encoders import Model, kind_from_shape, resolve_view_index
 from contraport.errors import UsageError, check
 from contraport.evaluation.command_options import EvaluateOptions
 from contraport.options import has_object_placeholder
-from contraport.runs import RunFolder
+from contraport.runs import WritableRun
 from contraport.training.components.data_builder import build_dataset
 from contraport.training.config import RECORDED_OPTIONS_BY_NAME, Settings
 
@@ -41,7 +41,7 @@ class Splits(NamedTuple):
     data_notes: tuple[str, ...] = ()
 
 
-def load_evaluation_splits(run: RunFolder, settings: Settings, model: Model, options: EvaluateOptions) -> Splits:
+def load_evaluation_splits(run: WritableRun, settings: Settings, model: Model, options: EvaluateOptions) -> Splits:
     """Load the training and test datasets of an evaluation.
 
     A class or domain has the same index in both.
@@ -84,7 +84,9 @@ def load_evaluation_splits(run: RunFolder, settings: Settings, model: Model, opt
     return Splits(train, test.align_codes_with(train), notes)
 
 
-def load_splits_of_source(run: RunFolder, loader: SplitLoader, data: Any, *, drop_trained_items: bool = True) -> Splits:
+def load_splits_of_source(
+    run: WritableRun, loader: SplitLoader, data: Any, *, drop_trained_items: bool = True
+) -> Splits:
     """Load the splits of one source, without test items seen in training.
 
     If the data contain all items of the run, under whatever name and options, the splits are those of its training.

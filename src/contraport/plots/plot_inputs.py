@@ -16,7 +16,7 @@ from torch import Tensor
 from contraport.errors import MAX_SINGLE_PRECISION, UsageError, check, format_value, translate_import_errors
 
 if TYPE_CHECKING:
-    from contraport.runs import Run, RunFolder
+    from contraport.runs import Run, WritableRun
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Values: TypeAlias = "Tensor | Array | list[Any] | tuple[Any, ...]"
@@ -77,7 +77,7 @@ def is_run_source(value: object) -> bool:
     return isinstance(value, str | Path) or (runs is not None and isinstance(value, runs.Run))
 
 
-def load_run(folder: Any) -> RunFolder:
+def load_run(folder: Any) -> WritableRun:
     """Open a run folder, or raise `UsageError` without the extra ``report``."""
     with translate_import_errors("report", "To read a run"):
         from contraport.runs import as_run_folder

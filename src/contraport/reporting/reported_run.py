@@ -14,7 +14,7 @@ import numpy as np
 from contraport.metrics.intervals import Difference
 from contraport.metrics.registry import BASELINE_TITLES
 from contraport.plots.figure_setup import SERIES_COLORS
-from contraport.runs import MetricsRow, Run, RunFolder, as_different_run_folders
+from contraport.runs import MetricsRow, Run, WritableRun, as_different_run_folders
 from contraport.runs.run import check_run_folder
 
 PLOTLY_DASH_STYLES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")  # by position of the run
@@ -61,7 +61,7 @@ class ReportedRun:
 
     @property
     def test_set_and_size(self) -> tuple[str, int | None]:
-        """Evaluation data and number of test items, equal for runs that can be compared."""
+        """Test set name and size, which must be equal for runs to be compared."""
         return self.evaluated_or_training_data_name, self.evaluation.get("test_items")
 
     @property
@@ -143,7 +143,7 @@ def shorten_data_name(data: object) -> str:
     return Path(str(data).strip("<>")).name
 
 
-def _join_encoder_names(run: RunFolder) -> str:
+def _join_encoder_names(run: WritableRun) -> str:
     """Return the names of a run's encoders, joined by " + "."""
     names = run.config().get("encoder")
     if names is None and run.model_path.exists():

@@ -6,12 +6,12 @@ from contraport._utils.lazy_imports import make_package_lazy
 
 if TYPE_CHECKING:
     from contraport.runs.run import MetricsRow, Run, load, read_run_file
-    from contraport.runs.run_folder import RunFolder, as_different_run_folders, as_run_folder, default_run_path
+    from contraport.runs.run_folder import WritableRun, as_different_run_folders, as_run_folder, default_run_path
 
 __all__ = [
     "MetricsRow",
     "Run",
-    "RunFolder",
+    "WritableRun",
     "as_different_run_folders",
     "as_run_folder",
     "default_run_path",
@@ -26,6 +26,7 @@ make_package_lazy(
     load="run",
     read_run_file="run",
     RunFolder="run_folder",
+    WritableRun="run_folder",
     as_different_run_folders="run_folder",
     as_run_folder="run_folder",
     default_run_path="run_folder",

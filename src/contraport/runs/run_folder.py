@@ -52,12 +52,15 @@ from contraport.runs.run import (
     read_run_arrays,
     read_run_file,
 )
+from contraport.options import keep_deprecated_module_names
 from contraport.training.config import RECORDED_OPTIONS_BY_NAME
 
 if TYPE_CHECKING:
     from contraport.data.split_digests import SplitDigests
     from contraport.encoders import Model
     from contraport.encoders.model import Encoders
+
+__getattr__ = keep_deprecated_module_names(__name__, RunFolder="WritableRun")
 
 
 class ReplacedRunBackup:
@@ -67,7 +70,7 @@ class ReplacedRunBackup:
     itself has a `config.yaml` at any moment. This makes every state after a kill recognizable.
     """
 
-    def __init__(self, run: RunFolder) -> None:
+    def __init__(self, run: WritableRun) -> None:
         self._run = run
         self.path = run.path / ".replaced"
 
@@ -116,7 +119,7 @@ class ReplacedRunBackup:
         return (self.path / self._run.config_path.name).exists()
 
 
-class RunFolder(Run):
+class WritableRun(Run):
     """Writable run folder, with the paths of all its files.
 
     Methods that write raise `UsageError` if the folder is not writable or the disk is full.
@@ -219,7 +222,7 @@ class RunFolder(Run):
             yield
 
     @classmethod
-    def create(cls, path: str | Path, config: Mapping[str, Any], *, overwrite: bool = False) -> RunFolder:
+    def create(cls, path: str | Path, config: Mapping[str, Any], *, overwrite: bool = False) -> WritableRun:
         """Create a run folder with `config.yaml` and an empty folder `checkpoints/`.
 
         With `overwrite` the files of an older run are moved to a backup; files that do not belong to a run are never
@@ -351,17 +354,17 @@ class RunFolder(Run):
         return self._read_file(self.mismatched_path, read_run_arrays)["partners"]
 
 
-def as_run_folder(folder: str | Path | Run) -> RunFolder:
-    """Return the `RunFolder` of a path or a `Run`."""
-    if isinstance(folder, RunFolder):
+def as_run_folder(folder: str | Path | Run) -> WritableRun:
+    """Return the `WritableRun` of a path or a `Run`."""
+    if isinstance(folder, WritableRun):
         return folder
     message = f"run: must be a run folder or a Run, got an object of type {type(folder).__name__}."
     check(isinstance(folder, str | Path | Run), message, "type")
-    return RunFolder(folder.path, folder.encoder) if isinstance(folder, Run) else RunFolder(folder)
+    return WritableRun(folder.path, folder.encoder) if isinstance(folder, Run) else WritableRun(folder)
 
 
-def as_different_run_folders(argument: str, folders: Sequence[str | Path | Run]) -> list[RunFolder]:
-    """Return the `RunFolder` of each path, checking that none repeats."""
+def as_different_run_folders(argument: str, folders: Sequence[str | Path | Run]) -> list[WritableRun]:
+    """Return the `WritableRun` of each path, checking that none repeats."""
     check(len(folders) > 0, f"{argument}: must name at least one run folder, got none.", "missing")
     runs = [as_run_folder(folder) for folder in folders]
     counts = Counter(run.path.resolve() for run in runs)

@@ -29,7 +29,7 @@ from contraport.errors import (
 )
 from contraport.objectives import Loss
 from contraport.options import has_object_placeholder
-from contraport.runs import RunFolder
+from contraport.runs import WritableRun
 from contraport.training.components.step_builder import build_objective
 
 MAX_FEATURE_ROWS_IN_MEMORY = 16_384
@@ -58,7 +58,7 @@ def check_and_normalize_rows(features: np.ndarray, device: torch.device | str, *
     return normalize(rows.to(device))
 
 
-def find_late_interaction(run: RunFolder) -> LateInteraction | None:
+def find_late_interaction(run: WritableRun) -> LateInteraction | None:
     """Return a run's late interaction kernel, or None if it has none."""
     settings = run.settings()
     if has_object_placeholder(settings.objective):
@@ -80,7 +80,7 @@ def warn_of_pooled_sets(run: str | Path | None) -> None:
     A run that was moved or removed passes: the features are all that is left of it.
     """
     try:
-        kernel = None if run is None else find_late_interaction(RunFolder(run))
+        kernel = None if run is None else find_late_interaction(WritableRun(run))
     except (UsageError, OSError):
         return
     if kernel is not None:

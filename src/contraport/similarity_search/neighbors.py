@@ -20,7 +20,7 @@ from contraport._utils.text_bytes import TEXT_SHAPE
 from contraport.data import Dataset, from_arrays
 from contraport.data.image_decoding import IMAGE_SUFFIXES, ImageFiles, decode_images, find_decoding_error_message
 from contraport.data.stores import DecodingStore
-from contraport.embedding import LoaderConfig, check_views_fit_model, embed_dataset, extract_item_features
+from contraport.embedding import LoaderConfig, check_views_fit_model, embed_items_as_vectors, extract_item_features
 from contraport.encoders import Model, kind_from_shape
 from contraport.engine import LateInteraction
 from contraport.errors import UsageError, check, check_regular_file, rename_argument, translate_read_errors
@@ -35,7 +35,7 @@ from contraport.evaluation.split_loading import (
 )
 from contraport.feature_files import Features, as_features, read_features
 from contraport.options import keep_deprecated_attributes
-from contraport.runs import Run, RunFolder, as_run_folder
+from contraport.runs import Run, WritableRun, as_run_folder
 from contraport.runs.run import check_run_folder
 from contraport.similarity_search.command_options import (
     NEIGHBORS_COMMAND_SPEC,
@@ -191,7 +191,7 @@ def search(arguments: dict[str, Any]) -> NearestItems:
 
 
 def _find_bonuses_by_training_count(
-    popularity: float, run: RunFolder, model: Model, features: Features
+    popularity: float, run: WritableRun, model: Model, features: Features
 ) -> Tensor | None:
     """Return score bonuses that grow with items' numbers of training pairs, or None."""
     if popularity == 0:
@@ -218,7 +218,7 @@ def _find_bonuses_by_training_count(
 
 
 def _nearest_items_by_sets(
-    options: ItemSearchOptions, run: RunFolder, model: Model, kernel: LateInteraction, query_view: str, view: str
+    options: ItemSearchOptions, run: WritableRun, model: Model, kernel: LateInteraction, query_view: str, view: str
 ) -> NearestItems:
     """Find the items whose vector sets are most similar to the query's.
 
@@ -364,7 +364,7 @@ def _format_query_title(query: int | str | Path) -> str:
     return Path(str(query)).name if _is_existing_path(query) else str(query)
 
 
-def _resolve_query_run(options: _AnySearchOptions, features: Features) -> RunFolder:
+def _resolve_query_run(options: _AnySearchOptions, features: Features) -> WritableRun:
     """Return the run that embeds the query, by default the features' run."""
     if options.run is not None:
         return as_run_folder(options.run)
@@ -377,7 +377,7 @@ def _resolve_query_run(options: _AnySearchOptions, features: Features) -> RunFol
 
 
 def _embed_query(
-    options: _AnySearchOptions, features: Features, run: RunFolder, view: str | None, device: torch.device
+    options: _AnySearchOptions, features: Features, run: WritableRun, view: str | None, device: torch.device
 ) -> Tensor:
     """Embed the query, ``(F,)``, by one view's encoder or the whole model."""
     query, model = str(options.query), run.model(trust_remote_code=options.trust_remote_code)
@@ -393,7 +393,7 @@ def _embed_query(
     item = _load_text_or_file_query(options, model, features)
     with rename_argument("query", "data"):
         views = build_unaugmented_views(run.settings(), item)
-        embedded = embed_dataset(model, item, views=views, device=device, num_workers=0)
+        embedded = embed_items_as_vectors(model, item, views=views, device=device, num_workers=0)
     return embedded[0].to(device)
 
 
@@ -469,7 +469,7 @@ def _resolve_query_view(options: ItemSearchOptions, model: Model) -> str:
 
 
 def _embed_items(
-    run: RunFolder, options: ItemSearchOptions, view: str, compute_features: Callable[..., Tensor] | None = None
+    run: WritableRun, options: ItemSearchOptions, view: str, compute_features: Callable[..., Tensor] | None = None
 ) -> Features:
     """Return features of one view of the run's items."""
     trusts = options.trust_remote_code

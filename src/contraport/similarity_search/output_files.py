@@ -16,7 +16,7 @@ from contraport.data.item_previews import shrink_to_uint8_nchw
 from contraport.errors import UsageError, check, check_output_file, check_regular_file, translate_write_errors
 from contraport.feature_files import Features
 from contraport.reporting.html_page_parts import encode_data_uri, pixels_to_pil, render_page
-from contraport.runs import Run, RunFolder
+from contraport.runs import Run, WritableRun
 from contraport.training.components.data_builder import build_dataset
 
 PICTURE_SIDE_PIXELS = 128  # of a picture on the page, its longer side
@@ -103,7 +103,7 @@ def write_cards_page(
 def _has_text_items(features: Features) -> bool:
     """Return whether the items are texts, according to the run that embedded them."""
     try:
-        shapes = [] if features.run is None else RunFolder(features.run).model_config()["shapes"]
+        shapes = [] if features.run is None else WritableRun(features.run).model_config()["shapes"]
     except (UsageError, OSError, KeyError):
         return False
     return len(shapes) > 0 and not any(shapes)

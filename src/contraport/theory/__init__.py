@@ -30,9 +30,9 @@ from contraport.theory.representation_geometry import (
     compute_item_cosines_by_class,
 )
 from contraport.theory.uniformity import (
+    EmbeddingsAndPlansByPenalty,
     FiveGaussiansResult,
     PenaltyResult,
-    PenaltySweep,
     UniformPoints,
     minimize_uniformity_loss,
     sweep_uniformity_penalty,
@@ -41,9 +41,9 @@ from contraport.theory.uniformity import (
 
 __all__ = [
     "AugmentationTargets", "CollapseComparison", "ConstraintComparison", "ContrastiveCovariance", "Coupling",
-    "Couplings1D", "DeepLinearResult", "FiveGaussiansResult", "ItemCosinesByClass", "LinearEncoderResult",
-    "MixtureSample", "PenaltyResult", "PenaltySweep", "PlanWithStatistics", "SimplexEntropicPath", "UniformPoints",
-    "compare_collapse", "compare_constraints", "compute_couplings_1d", "compute_item_cosines_by_class",
+    "Couplings1D", "DeepLinearResult", "EmbeddingsAndPlansByPenalty", "FiveGaussiansResult", "ItemCosinesByClass",
+    "LinearEncoderResult", "MixtureSample", "PenaltyResult", "PlanWithStatistics", "SimplexEntropicPath",
+    "UniformPoints", "compare_collapse", "compare_constraints", "compute_couplings_1d", "compute_item_cosines_by_class",
     "compute_noise_and_mixup_targets", "contrastive_covariance", "energy", "minimize_uniformity_loss", "pair_weights",
     "sample_gaussians_on_circle", "solve_entropic_program", "sweep_uniformity_penalty", "train_deep_linear_encoder",
     "train_linear_encoder", "train_on_five_gaussians",
@@ -63,7 +63,7 @@ __getattr__ = keep_deprecated_module_names(
     similarity="compute_item_cosines_by_class", simplex_path="solve_entropic_program",
     SimplexPath="SimplexEntropicPath", EntropicPath="SimplexEntropicPath",
     sample_gaussian_mixture="sample_gaussians_on_circle", uniformity_penalty="sweep_uniformity_penalty",
-    UniformityPenalty="PenaltySweep", ClassCosines="ItemCosinesByClass",
-    compute_class_cosines="compute_item_cosines_by_class",
+    UniformityPenalty="EmbeddingsAndPlansByPenalty", PenaltySweep="EmbeddingsAndPlansByPenalty",
+    ClassCosines="ItemCosinesByClass", compute_class_cosines="compute_item_cosines_by_class",
     compute_augmentation_targets="compute_noise_and_mixup_targets",
 )  # fmt: skip

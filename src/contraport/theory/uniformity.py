@@ -278,7 +278,7 @@ class PenaltyResult(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class PenaltySweep:
+class EmbeddingsAndPlansByPenalty:
     """Results of `sweep_uniformity_penalty`, by weight of the uniformity penalty.
 
     Attributes:
@@ -319,7 +319,7 @@ def sweep_uniformity_penalty(
     noise: float = 0.02,
     iterations: int = 500,
     seed: int = 0,
-) -> PenaltySweep:
+) -> EmbeddingsAndPlansByPenalty:
     """Train encoders with the inverse-optimal-transport loss at several weights of the uniformity penalty.
 
     Each factor of the penalty trains its own encoder onto the circle. The penalty is zero where all negatives have
@@ -361,4 +361,4 @@ def sweep_uniformity_penalty(
             float((shares - 1 / len(shares)).abs().sum() / 2),
             share_on_target(plan.numpy(), target.numpy()),
         )
-    return PenaltySweep(data, by_factor)
+    return EmbeddingsAndPlansByPenalty(data, by_factor)

@@ -19,7 +19,7 @@ from contraport.options import (
     keep_deprecated_attributes,
     keep_deprecated_module_names,
 )
-from contraport.runs import RunFolder, read_run_file
+from contraport.runs import WritableRun, read_run_file
 from contraport.training.callbacks.checkpoints import read_checkpoint
 from contraport.training.components.assembly import build_components
 from contraport.training.components.model_builder import load_initial_weights, with_defaults_from_weights
@@ -63,7 +63,7 @@ def load_failed_step(path: str | Path, *, trust_remote_code: bool = False, **obj
     Raises:
         UsageError: the run has no such step, an object is missing, or code without `trust_remote_code`.
     """
-    run = RunFolder(path)
+    run = WritableRun(path)
     file = run.nonfinite_items
     check(file.exists(), f"run: {run.path} has no {file.name}: the loss was finite at all steps.", "missing_file")
     settings = run.settings(**{"num_workers": 0, **objects})

@@ -16,7 +16,7 @@ from contraport.data.streams import StreamReadError
 from contraport.distributed import is_main_process, raise_on_one_rank, stop_all_on_error
 from contraport.engine import exchange
 from contraport.errors import UsageError
-from contraport.runs import RunFolder
+from contraport.runs import WritableRun
 from contraport.seeding import fork_rng_locked_at_ends
 from contraport.training.callbacks.checkpoints import (
     STOP_SIGNALS,
@@ -44,7 +44,7 @@ from contraport.training.settings_and_run_folder import drop_metrics_after
 
 def run_training_loop(
     components: TrainingComponents,
-    run: RunFolder,
+    run: WritableRun,
     settings: Settings,
     *,
     start: Position,
@@ -117,7 +117,11 @@ def run_training_loop(
 
 
 def _build_callbacks(
-    components: TrainingComponents, run: RunFolder, settings: Settings, metrics_writer: MetricsWriter, stop: StopRequest
+    components: TrainingComponents,
+    run: WritableRun,
+    settings: Settings,
+    metrics_writer: MetricsWriter,
+    stop: StopRequest,
 ) -> list[Callback]:
     """Build the callbacks that the settings choose, in the order of their calls."""
     metrics = [metric for metric, _ in list_scheduled_metrics(settings)]
@@ -145,7 +149,7 @@ def choose_finite_check_interval(device: torch.device, settings: Settings) -> in
 
 
 @contextmanager
-def _add_resume_advice(run: RunFolder) -> Iterator[None]:
+def _add_resume_advice(run: WritableRun) -> Iterator[None]:
     """Context manager that adds the resume command to an interrupt's message.
 
     It also restores the signal handlers, which `StopRequest` replaces.

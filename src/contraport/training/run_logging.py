@@ -10,7 +10,7 @@ from rich.console import Console
 
 from contraport._utils.progress import make_console_without_markup
 from contraport.distributed import is_main_process
-from contraport.runs import RunFolder
+from contraport.runs import WritableRun
 
 log = logging.getLogger("contraport")
 
@@ -46,7 +46,7 @@ def first_process_logging() -> Iterator[None]:
 
 
 @contextmanager
-def run_logging(run: RunFolder, console: Console) -> Iterator[None]:
+def run_logging(run: WritableRun, console: Console) -> Iterator[None]:
     """Context manager that logs to `train.log` and the console.
 
     The console shows INFO and above. Only the first process logs.
@@ -86,7 +86,7 @@ class _ConsoleHandler(logging.Handler):
 class _RaisingLogFileHandler(logging.FileHandler):
     """Log file handler that raises `UsageError` if a line cannot be written."""
 
-    def __init__(self, run: RunFolder) -> None:
+    def __init__(self, run: WritableRun) -> None:
         super().__init__(run.log_path, encoding="utf-8")
         self._run = run
 

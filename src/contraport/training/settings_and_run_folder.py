@@ -19,7 +19,7 @@ from contraport.distributed import is_main_process
 from contraport.encoders import check_custom_code_trusted
 from contraport.errors import check, hint_on_error
 from contraport.options import merge_resumed_options
-from contraport.runs import RunFolder
+from contraport.runs import WritableRun
 from contraport.runs.run import check_run_folder
 from contraport.training.callbacks.checkpoints import read_resume_position_or_zero
 from contraport.training.config import RECORDED_OPTIONS_BY_NAME, Settings
@@ -42,7 +42,7 @@ def resolve_settings(explicit_options: Mapping[str, Any]) -> Settings:
         with hint_on_error("contraport docs troubleshooting resume-is-refused"):
             out = options.get("out")
             check(out is not None, "out: required with resume, not given.", "missing")
-            run = RunFolder(str(out))
+            run = WritableRun(str(out))
             check_run_folder(run.path, "out")
             trust = options.get("trust_remote_code", False) or "encoder" in options
             options = merge_resumed_options(RECORDED_OPTIONS_BY_NAME, run.config(), options, run.config_path)
@@ -50,7 +50,7 @@ def resolve_settings(explicit_options: Mapping[str, Any]) -> Settings:
     return Settings(**apply_recipe(options))
 
 
-def create_run_folder(run: RunFolder, settings: Settings, digests: SplitDigests | None) -> None:
+def create_run_folder(run: WritableRun, settings: Settings, digests: SplitDigests | None) -> None:
     """Create the folder of a new run, with settings and item digests.
 
     Raises:
@@ -58,13 +58,13 @@ def create_run_folder(run: RunFolder, settings: Settings, digests: SplitDigests 
     """
     with run.translate_write_errors():
         _delete_temporary_files(run)
-        RunFolder.create(run.path, settings.to_config(), overwrite=settings.overwrite)
+        WritableRun.create(run.path, settings.to_config(), overwrite=settings.overwrite)
         if digests is not None:
             run.save_arrays(run.split_path, digests.to_arrays())
 
 
 @hint_on_error("contraport docs troubleshooting resume-is-refused")
-def reset_to_last_checkpoint(run: RunFolder, settings: Settings, digests: SplitDigests | None) -> Position:
+def reset_to_last_checkpoint(run: WritableRun, settings: Settings, digests: SplitDigests | None) -> Position:
     """Reset a run folder to its last checkpoint, and return its epoch and step.
 
     `digests` are those of the items, which must not change; None for a stream.
@@ -95,14 +95,14 @@ def reset_to_last_checkpoint(run: RunFolder, settings: Settings, digests: SplitD
     return position
 
 
-def drop_metrics_after(run: RunFolder, position: Position) -> None:
+def drop_metrics_after(run: WritableRun, position: Position) -> None:
     """Delete the rows of `metrics.jsonl` logged after a training step."""
     if run.metrics_path.exists():
         run.replace_metrics(row for row in run.metrics_rows() if row["step"] <= position.step)
 
 
 @contextmanager
-def restore_replaced_run_on_failure(run: RunFolder) -> Iterator[None]:
+def restore_replaced_run_on_failure(run: WritableRun) -> Iterator[None]:
     """Context manager that restores a replaced run if the new one fails.
 
     It does so for a failure before the first checkpoint. After a stop or a loss that is not finite both are kept: the
@@ -119,7 +119,7 @@ def restore_replaced_run_on_failure(run: RunFolder) -> Iterator[None]:
         raise
 
 
-def _delete_temporary_files(run: RunFolder) -> None:
+def _delete_temporary_files(run: WritableRun) -> None:
     """Delete temporary files that a killed process left in a run folder."""
     for folder in (run.path, run.checkpoints, run.model_path):
         delete_paths(list_leftovers(folder))

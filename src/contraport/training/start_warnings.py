@@ -31,7 +31,7 @@ from contraport.encoders.builtin_networks import NgramCountsWithLearnedWeights
 from contraport.encoders.efficientnet_lite0 import are_lite0_weights_installed
 from contraport.encoders.model import optional_values_per_view
 from contraport.metrics.retrieval_ranks import retrieval_ranks
-from contraport.runs import RunFolder
+from contraport.runs import WritableRun
 from contraport.seeding import fork_rng_with_lock, torch_generator
 from contraport.training.advise import (
     LITE0_ENCODER_FLAGS,
@@ -62,7 +62,7 @@ MIN_SUGGESTED_BATCH_SIZE = 32
 log = logging.getLogger("contraport.training")
 
 
-def log_training_description(run: RunFolder, settings: Settings, components: TrainingComponents) -> None:
+def log_training_description(run: WritableRun, settings: Settings, components: TrainingComponents) -> None:
     """Log a training run's method, items, adjusted settings, threads and versions."""
     dataset, model = components.dataset, components.module.model
     shapes = " and ".join(map(describe_item_shape, model.shapes))

@@ -28,7 +28,7 @@ from contraport.encoders.lora import with_merged_lora
 from contraport.encoders.model import optional_values_per_view
 from contraport.errors import check
 from contraport.options import has_object_placeholder
-from contraport.runs import Run, RunFolder, default_run_path
+from contraport.runs import Run, WritableRun, default_run_path
 from contraport.training.callbacks.early_stopping import list_scheduled_metrics
 from contraport.training.callbacks.loggers import Logger, open_loggers
 from contraport.training.command_options import TRAIN_COMMAND_SPEC
@@ -91,7 +91,7 @@ def train(arguments: dict[str, Any]) -> Run:
     return Run(run.path, run.encoder)
 
 
-def train_from_options(explicit_options: dict[str, Any], *, parent_command: str = "") -> RunFolder:
+def train_from_options(explicit_options: dict[str, Any], *, parent_command: str = "") -> WritableRun:
     """Train with explicit options, and return the run folder.
 
     Commands that include a training run use it too. As a part of another command, `parent_command`, it suggests neither
@@ -102,7 +102,7 @@ def train_from_options(explicit_options: dict[str, Any], *, parent_command: str 
             settings = resolve_settings(explicit_options)
             objective = build_objective(settings)
             check_component_settings(settings, objective)
-            resumed = RunFolder(settings.out) if settings.resume and settings.out else None
+            resumed = WritableRun(settings.out) if settings.resume and settings.out else None
             initial_weights = load_initial_weights(settings, resumed)
             settings = with_defaults_from_weights(settings, initial_weights)
             dataset = build_dataset(settings)
@@ -123,7 +123,7 @@ def train_from_options(explicit_options: dict[str, Any], *, parent_command: str 
             path = settings.out or default_run_path(components.dataset.name, settings.recipe_or_objective_name)
             # A folder cannot store an encoder that is a module of the user.
             is_module = has_object_placeholder(RECORDED_OPTIONS_BY_NAME["encoder"].serialize(settings.encoder))
-            run = RunFolder(path, settings.encoder if is_module else None, parent_command=parent_command)
+            run = WritableRun(path, settings.encoder if is_module else None, parent_command=parent_command)
             if settings.dry_run:
                 _log_dry_run_estimate(settings, components, run, explicit_options)
                 return run
@@ -151,7 +151,7 @@ def train_from_options(explicit_options: dict[str, Any], *, parent_command: str 
 
 
 @contextmanager
-def _lock_run(run: RunFolder) -> Iterator[None]:
+def _lock_run(run: WritableRun) -> Iterator[None]:
     """Context manager that locks a run folder against other training commands."""
     with ExitStack() as lock:
         with stop_all_on_error():
@@ -206,7 +206,7 @@ def reduce_default_batch_size(
 
 
 def _log_dry_run_estimate(
-    settings: Settings, components: TrainingComponents, run: RunFolder, explicit_options: Mapping[str, Any]
+    settings: Settings, components: TrainingComponents, run: WritableRun, explicit_options: Mapping[str, Any]
 ) -> None:
     """Log the time and memory estimated from a few steps."""
     check(current_processes().size == 1, f"dry_run: requires a single process, got {current_processes().size}.")
@@ -221,7 +221,7 @@ def _log_dry_run_estimate(
 def _fit_and_save_model(
     settings: Settings,
     components: TrainingComponents,
-    run: RunFolder,
+    run: WritableRun,
     start: Position,
     epoch_end_metrics: EpochEndMetrics | None,
     explicit_options: Mapping[str, Any],

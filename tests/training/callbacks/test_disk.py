@@ -13,7 +13,7 @@ import torch
 from tests.errors import raises_usage_error
 
 from contraport.cli import main
-from contraport.runs import Run, RunFolder, as_run_folder
+from contraport.runs import Run, WritableRun, as_run_folder
 from contraport.training import train
 from contraport.training.callbacks import checkpoints
 
@@ -42,7 +42,7 @@ def raise_disk_full_at(call: int, function: Any) -> Any:
     [
         pytest.param(torch, "save", 2, id="a checkpoint"),
         pytest.param(os, "fsync", 7, id="a checkpoint, late"),
-        pytest.param(RunFolder, "append_metrics", 3, id="a row"),
+        pytest.param(WritableRun, "append_metrics", 3, id="a row"),
         pytest.param(os, "replace", 5, id="the checksum of a checkpoint"),
         pytest.param(os, "replace", 11, id="the model"),
     ],

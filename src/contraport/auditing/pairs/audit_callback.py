@@ -52,7 +52,7 @@ from contraport.data import BatchOrder
 from contraport.data.perturbations import draw_wrong_partners
 from contraport.distributed import broadcast_object, is_main_process, stop_all_on_error
 from contraport.embedding import LoaderConfig
-from contraport.runs import RunFolder
+from contraport.runs import WritableRun
 from contraport.seeding import numpy_generator
 from contraport.training.loop import Callback, Loop
 
@@ -119,7 +119,7 @@ class MismatchDroppingCallback(Callback, ABC, Generic[AuditStateT]):
         loader_config: LoaderConfig | None = None,
     ) -> None:
         self.last_state: AuditStateT | None = None
-        self.run_folder: RunFolder | None = None
+        self.run_folder: WritableRun | None = None
         self._dataset = dataset
         self._pipeline = pipeline
         self._order = order
@@ -170,7 +170,7 @@ class MismatchDroppingCallback(Callback, ABC, Generic[AuditStateT]):
         return True
 
     @abstractmethod
-    def save_scores(self, run: RunFolder) -> None:
+    def save_scores(self, run: WritableRun) -> None:
         """Write the latest scores to a run folder."""
 
     @abstractmethod
@@ -211,7 +211,7 @@ class AuditCallback(MismatchDroppingCallback[PairAuditState]):
     _last_features: PairedFeatures | None = None
     """Features of the scoring after the last epoch, until better partners are found by them; None otherwise."""
 
-    def save_scores(self, run: RunFolder) -> None:
+    def save_scores(self, run: WritableRun) -> None:
         run.save_arrays(run.pairs_path, self.build_result_arrays())
 
     def describe_noise_rate_and_kept_data(self) -> str:

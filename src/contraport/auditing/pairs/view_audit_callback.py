@@ -34,7 +34,7 @@ from contraport.auditing.pairs.paired_features import (
     encode_and_project_views,
     has_only_vector_views,
 )
-from contraport.runs import RunFolder
+from contraport.runs import WritableRun
 
 
 class ViewAuditState(NamedTuple):
@@ -90,7 +90,7 @@ class ViewAuditCallback(MismatchDroppingCallback[ViewAuditState]):
         self.last_state = ViewAuditState(**state) if state else None
         self._apply_selection()
 
-    def save_scores(self, run: RunFolder) -> None:
+    def save_scores(self, run: WritableRun) -> None:
         state, items = self.last_state, len(self._dataset)
         assert state is not None
         is_used = torch.isin(torch.arange(items), state.training_positions)

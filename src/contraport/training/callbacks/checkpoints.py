@@ -27,7 +27,7 @@ from contraport._utils.formatting import format_options
 from contraport.data.streams import StreamReadError
 from contraport.distributed import any_across_processes, is_main_process, raise_on_one_rank, stop_all_on_error
 from contraport.errors import UsageError, check, one_line_reason
-from contraport.runs import RunFolder, read_run_file
+from contraport.runs import WritableRun, read_run_file
 from contraport.training.loop import Callback, Loop, Position
 from contraport.training.parallelism import gather_sharded_state, shard_like
 
@@ -71,7 +71,7 @@ class CheckpointAndStopCallback(Callback):
     """
 
     def __init__(
-        self, run: RunFolder, *, minutes_between: float, epochs_between_kept: int | None, stop: StopRequest
+        self, run: WritableRun, *, minutes_between: float, epochs_between_kept: int | None, stop: StopRequest
     ) -> None:
         self._run = run
         self._seconds = 60 * minutes_between
@@ -117,7 +117,7 @@ class CheckpointAndStopCallback(Callback):
         self._saved_at = time.monotonic()
 
 
-def write_checkpoint(run: RunFolder, loop: Loop, path: Path) -> None:
+def write_checkpoint(run: WritableRun, loop: Loop, path: Path) -> None:
     """Write the state of a training run and its checksum.
 
     All processes must call it. The write is atomic: a reader sees the old or the new file, never a part.
@@ -152,7 +152,7 @@ def _save_or_raise_os_error(checkpoint: dict[str, Any], file: BinaryIO) -> None:
         raise error.__context__ if isinstance(error.__context__, OSError) else error from None
 
 
-def restore_last_checkpoint(loop: Loop, run: RunFolder) -> None:
+def restore_last_checkpoint(loop: Loop, run: WritableRun) -> None:
     """Restore the last checkpoint of a run into a training loop.
 
     Raises:
@@ -216,7 +216,7 @@ def _convert_lightning_checkpoint(state: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def format_unusable_checkpoint_remedy(run: RunFolder) -> str:
+def format_unusable_checkpoint_remedy(run: WritableRun) -> str:
     """Return advice for an unusable last checkpoint, to end an error message."""
     last, earlier = run.last_checkpoint.name, sorted(file.name for file in run.checkpoints.glob("epoch-*.ckpt"))
     other = f"copy {earlier[-1]} over {last}, and its checksum over that of {last}, or " if earlier else ""
@@ -224,7 +224,7 @@ def format_unusable_checkpoint_remedy(run: RunFolder) -> str:
     return f"; {other}{anew or f'restart with {format_options(overwrite=True)}'}."
 
 
-def read_resume_position_or_zero(run: RunFolder) -> Position:
+def read_resume_position_or_zero(run: WritableRun) -> Position:
     """Read the epoch and step to resume from, zero if no checkpoint exists.
 
     Raises:

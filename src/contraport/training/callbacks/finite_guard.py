@@ -14,7 +14,7 @@ from contraport._utils.files import checksum_path, write_json, write_npz
 from contraport.data import Batch
 from contraport.distributed import is_main_process, raise_on_one_rank
 from contraport.errors import UsageError, hint_on_error
-from contraport.runs import RunFolder
+from contraport.runs import WritableRun
 from contraport.training.callbacks.checkpoints import write_checkpoint
 from contraport.training.callbacks.metrics_writer import to_floats
 from contraport.training.loop import Callback, Loop
@@ -75,7 +75,7 @@ class PeriodicFiniteGuard(FiniteGuard):
         steps_between_checks: number of steps between two readings.
     """
 
-    def __init__(self, run: RunFolder, *, seed: int, steps_between_checks: int = 1) -> None:
+    def __init__(self, run: WritableRun, *, seed: int, steps_between_checks: int = 1) -> None:
         super().__init__()
         self.steps_between_checks = steps_between_checks
         self._run = run

@@ -12,7 +12,7 @@ from typing import Any
 
 from contraport._utils.files import write_json
 from contraport.errors import UsageError
-from contraport.runs import MetricsRow, RunFolder
+from contraport.runs import MetricsRow, WritableRun
 
 _TRACKER_PROJECT_NAME = "contraport"
 """Project (Weights & Biases) or experiment (MLflow) that runs are logged to."""
@@ -30,7 +30,7 @@ class Logger(ABC):
     last_step = -1
 
     @abstractmethod
-    def __init__(self, run: RunFolder, session_id: str | None, step: int) -> None:
+    def __init__(self, run: WritableRun, session_id: str | None, step: int) -> None:
         """Open a tracker session, or continue one after `step` steps."""
 
     @abstractmethod
@@ -52,7 +52,7 @@ class TensorBoard(Logger):
     On resume, rows of steps after the checkpoint are purged.
     """
 
-    def __init__(self, run: RunFolder, session_id: str | None, step: int) -> None:
+    def __init__(self, run: WritableRun, session_id: str | None, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter  # takes a second to import
 
         self._writer = SummaryWriter(str(run.loggers_path / "tensorboard"), purge_step=step + 1)
@@ -74,7 +74,7 @@ class MLflow(Logger):
     The server is that of MLFLOW_TRACKING_URI, by default a database in `loggers/mlflow`. MLflow cannot delete metrics.
     """
 
-    def __init__(self, run: RunFolder, session_id: str | None, step: int) -> None:
+    def __init__(self, run: WritableRun, session_id: str | None, step: int) -> None:
         from mlflow.tracking import MlflowClient
 
         server, artifacts = os.environ.get("MLFLOW_TRACKING_URI"), None
@@ -120,7 +120,7 @@ class MLflow(Logger):
 class WeightsAndBiases(Logger):
     """Logger that sends metrics to a Weights & Biases run."""
 
-    def __init__(self, run: RunFolder, session_id: str | None, step: int) -> None:
+    def __init__(self, run: WritableRun, session_id: str | None, step: int) -> None:
         import wandb
 
         project = os.environ.get("WANDB_PROJECT", _TRACKER_PROJECT_NAME)
@@ -146,7 +146,7 @@ LOGGER_CLASS_BY_NAME: dict[str, type[Logger]] = {
 }
 
 
-def open_loggers(names: Iterable[str], run: RunFolder, config: Mapping[str, Any], *, step: int) -> list[Logger]:
+def open_loggers(names: Iterable[str], run: WritableRun, config: Mapping[str, Any], *, step: int) -> list[Logger]:
     """Open the loggers of a run, which continue when it is resumed.
 
     Local files go to the folder `loggers/` of the run. New sessions record the settings `config`.
@@ -165,7 +165,7 @@ def open_loggers(names: Iterable[str], run: RunFolder, config: Mapping[str, Any]
     return list(loggers.values())
 
 
-def send_row_unless_logged(loggers: Iterable[Logger], run: RunFolder, row: MetricsRow) -> None:
+def send_row_unless_logged(loggers: Iterable[Logger], run: WritableRun, row: MetricsRow) -> None:
     """Send a row of metrics to each logger that lacks it."""
     values = {name: value for name, value in row.items() if name != "step" and value is not None}
     with _translate_logger_errors(run):
@@ -175,7 +175,7 @@ def send_row_unless_logged(loggers: Iterable[Logger], run: RunFolder, row: Metri
                 logger.last_step = row["step"]
 
 
-def close_loggers(loggers: Iterable[Logger], run: RunFolder, *, succeeded: bool) -> None:
+def close_loggers(loggers: Iterable[Logger], run: WritableRun, *, succeeded: bool) -> None:
     """Close the loggers, ignoring their errors if the training failed."""
     for logger in loggers:
         if succeeded:
@@ -187,7 +187,7 @@ def close_loggers(loggers: Iterable[Logger], run: RunFolder, *, succeeded: bool)
 
 
 @contextmanager
-def _translate_logger_errors(run: RunFolder) -> Iterator[None]:
+def _translate_logger_errors(run: WritableRun) -> Iterator[None]:
     """Context manager that turns any exception into a `UsageError`."""
     try:
         yield

@@ -15,7 +15,7 @@ from contraport._utils.formatting import pluralize
 from contraport.data import Batch
 from contraport.distributed import is_main_process, stop_all_on_error
 from contraport.objectives import Loss
-from contraport.runs import MetricsRow, RunFolder
+from contraport.runs import MetricsRow, WritableRun
 from contraport.training.callbacks.loggers import Logger, send_row_unless_logged
 from contraport.training.loop import Callback, Loop
 
@@ -46,7 +46,7 @@ class MetricsWriter(Callback):
 
     def __init__(
         self,
-        run: RunFolder,
+        run: WritableRun,
         objective: nn.Module | None,
         *,
         batch_size: int,

@@ -7,7 +7,7 @@ import logging
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from contraport._utils.files import atomic_write, write_text
-from contraport.runs import RunFolder
+from contraport.runs import WritableRun
 from contraport.training.loop import PROFILED_SECTION_NAMES, Callback, Loop
 
 log = logging.getLogger("contraport.training")
@@ -16,7 +16,7 @@ log = logging.getLogger("contraport.training")
 class ProfilerCallback(Callback):
     """Callback that writes a profile of ten steps to the run folder."""
 
-    def __init__(self, run: RunFolder) -> None:
+    def __init__(self, run: WritableRun) -> None:
         self._run = run
         self._profiler: profile | None = None
 

@@ -19,7 +19,7 @@ from contraport.encoders import InitialWeights
 from contraport.errors import check, check_existing_file, import_optional
 from contraport.objectives import Loss, Objective
 from contraport.objectives.loss_schedules import parse_constraint_schedule, parse_sample_weight_schedule
-from contraport.runs import RunFolder
+from contraport.runs import WritableRun
 from contraport.training.callbacks.negative_miner import NegativeMiner
 from contraport.training.components.data_builder import (
     build_batch_loader,
@@ -64,7 +64,7 @@ def build_components(
     dataset: Dataset | None = None,
     *,
     objective: nn.Module | None = None,
-    run: RunFolder | None = None,
+    run: WritableRun | None = None,
 ) -> TrainingComponents:
     """Build all components of a training run from its settings.
 

@@ -37,7 +37,7 @@ from contraport.encoders.model import resolve_view_index
 from contraport.errors import UsageError, check
 from contraport.objectives.loss_schedules import SetConstraint, parse_constraint_schedule
 from contraport.options import has_object_placeholder
-from contraport.runs import RunFolder
+from contraport.runs import WritableRun
 from contraport.training.config import Settings
 
 log = logging.getLogger("contraport.training")
@@ -170,7 +170,7 @@ def _check_stream_settings(settings: Settings, stream: Stream) -> None:
 
 
 def load_or_draw_mismatched_partners(
-    settings: Settings, dataset: Dataset, run: RunFolder | None = None
+    settings: Settings, dataset: Dataset, run: WritableRun | None = None
 ) -> Tensor | None:
     """Return the index of each item's mismatched partner, or None without simulated mismatches.
 

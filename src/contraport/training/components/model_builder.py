@@ -22,13 +22,13 @@ from contraport.encoders.initial_weights import combine_weights_by_view
 from contraport.encoders.lora import inject_lora
 from contraport.encoders.model import CONFIG_FILE, Encoders, optional_values_per_view
 from contraport.errors import UsageError, check, one_line_reason
-from contraport.runs import RunFolder
+from contraport.runs import WritableRun
 from contraport.seeding import fork_rng_with_lock, seed_torch_generators
 from contraport.training.config import Settings
 
 
 @fork_rng_with_lock([])  # constructing a model draws weights before they are replaced
-def load_initial_weights(settings: Settings, resumed_run: RunFolder | None = None) -> InitialWeights | None:
+def load_initial_weights(settings: Settings, resumed_run: WritableRun | None = None) -> InitialWeights | None:
     """Load the initial weights of the encoders, or return None if random.
 
     Those of a resumed run are read from its folder. Torch's global random state does not change.
