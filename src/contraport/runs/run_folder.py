@@ -44,6 +44,7 @@ from contraport._utils.files import atomic_write, delete_paths, list_leftovers, 
 from contraport._utils.formatting import format_options, to_file_name
 from contraport._utils.locks import LOCK_FILE
 from contraport.errors import check, check_creatable, translate_write_errors
+from contraport.options import keep_deprecated_module_names
 from contraport.runs.run import (
     REEVALUATE_REMEDY,
     Run,
@@ -52,7 +53,6 @@ from contraport.runs.run import (
     read_run_arrays,
     read_run_file,
 )
-from contraport.options import keep_deprecated_module_names
 from contraport.training.config import RECORDED_OPTIONS_BY_NAME
 
 if TYPE_CHECKING:
