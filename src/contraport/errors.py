@@ -77,7 +77,7 @@ def hint_on_error(command: str) -> Iterator[None]:
 
 
 def add_hint_if_missing(error: UsageError | FloatingPointError, command: str) -> None:
-    """Add the note "More: COMMAND" to an error without a note."""
+    """Add a note with a help command to an error without notes."""
     if not getattr(error, "__notes__", ()):
         error.add_note(f"More: {command}")
 

@@ -119,7 +119,7 @@ def _half_width_in_standard_errors(confidence_level: float, dof: float) -> float
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """Difference of two means over the same seeds, with its variances.
+    """Difference of two means over the same seeds, with variances over seeds and items.
 
     Attributes:
         seed_variance: variance of the difference between seeds; None if it cannot be estimated.

@@ -219,7 +219,7 @@ def _set_similarities_op(
             for rows in row_blocks:
                 tile = _CosineTile(rows, columns, matching)
                 if temperature > 0:
-                    value = tile.run_half_steps().set_similarities()
+                    value = tile.run_half_steps().similarities_after_half_steps()
                 else:
                     maxima, places = tile.cosines.max(3)
                     value = (maxima * tile.a).sum(1) * tile.scale
@@ -412,8 +412,8 @@ class _CosineTile:
             self.row_potentials.append(-matching.row_damping * (self.row_sums[-1].log() + offset))
         return self
 
-    def set_similarities(self) -> Tensor:
-        """Return the similarity of each pair of sets, (b, c), from the dual potentials."""
+    def similarities_after_half_steps(self) -> Tensor:
+        """Return the similarity of each pair of sets, (b, c), after the half-steps."""
         total = (self.matching.row_dual_terms(self.row_potentials[-1]) * self.a).sum(1)
         if self.column_sums:
             total = total + (self.matching.column_dual_terms(self.scalings[-1].log()) * self.b).sum(2)

@@ -130,9 +130,9 @@ class LogKernel(ABC):
 
     @abstractmethod
     def with_link(self, link: Link | None, *, factor: float | Tensor = 1.0, row_shift: Tensor | None = None) -> Self:
-        """Return the kernel with another link function and a scaled, shifted argument.
+        """Return the kernel with another link function of the scaled, shifted negative cost.
 
-        The argument is factor T + row_shift, with T that of the present link.
+        Its argument is factor T + row_shift, with T that of the present link.
         """
 
     @abstractmethod

@@ -382,7 +382,7 @@ class RingPairPasses(PairPasses):
         return self.rows.to_row_order(sums)
 
     def _iter_visits_with_passes(self, exchange: RingExchange | None = None) -> Iterator[tuple[RingVisit, PairPasses]]:
-        """Yield each arriving column block, with the backend that computes its pairs.
+        """Yield arriving columns, and the backend for their pairs with this process's rows.
 
         Without an exchange one is started, around half of the ring if the problem is symmetric.
         """

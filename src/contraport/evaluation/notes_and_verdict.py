@@ -145,7 +145,7 @@ def build_sampled_metric_notes(results: ResultByMetric, *, num_test_items: int) 
 
 
 def build_zero_width_interval_notes(results: ResultByMetric) -> list[str]:
-    """Return notes about accuracies of exactly 0 or 1.
+    """Return notes on zero-width intervals, where all items score 0 or all score 1.
 
     The bootstrap draws from the test items, so if all n agree the interval has no width for any n. A share p of other
     items stays unseen among n with probability (1 - p)^n: at a level of 95% it may be about 3 / n (Clopper and

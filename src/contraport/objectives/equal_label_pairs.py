@@ -66,7 +66,7 @@ class SignedLabelEquality:
 
     @property
     def group_indices_and_bound(self) -> tuple[Tensor, Tensor, int]:
-        """Group indices, (N,) and (M,), and a bound on the number of groups.
+        """Indices of equal-label groups, (N,) and (M,), and an upper bound on their number.
 
         A row and a column have one index if all of their labels are equal.
         """

@@ -161,7 +161,7 @@ def zero_vectors_outside_mask(views: Sequence[Tensor], masks: object) -> tuple[T
 
 
 def as_distinct_views(views_or_stack: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Convert separate or stacked views to distinct tensors.
+    """Split stacked views, and give each view a tensor object of its own.
 
     The stacked tensor is (n, views, d) or (n, views, t, d). A tensor given as two views becomes two tensors: rows and
     columns of the same tensor would count as the same embeddings, without self pairs.

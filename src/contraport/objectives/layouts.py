@@ -318,7 +318,7 @@ class Block:
 def build_diagonal_pattern(
     size: int, weight: float, bidirectional: bool, device: torch.device, decoupled: bool = False
 ) -> PairPattern:
-    """Build the compared pairs of two views, with positives on the diagonal.
+    """Build the pattern of pairs between two views, with positives on the diagonal.
 
     If decoupled, the positives are excluded from the compared pairs.
     """

@@ -222,7 +222,7 @@ class Plan:
         return Plan(self.geometry.take_rows(rows), self.f[rows], self.column_potential)
 
     def apply(self, values: Tensor) -> Tensor:
-        """Multiply column values v, (M, ...), by the plan, giving sum_j P_ij v_j.
+        """Return sum_j P_ij v_j, the plan times the values v, (M, ...).
 
         It is differentiable, and takes the memory of a block of rows.
 
@@ -408,7 +408,7 @@ class RoundedPlan:
 
     @torch.no_grad()
     def apply(self, values: Tensor) -> Tensor:
-        """Multiply column values by the plan, as in `Plan.apply`."""
+        """Return the plan times the values v, (M, ...), as in `Plan.apply`."""
         product, shares = self.scaled.apply(values), self.column_shares
         added = torch.outer(self.missing_row_mass, shares @ values.reshape(len(values), -1).to(shares))
         return product + added.reshape(product.shape)

@@ -290,7 +290,7 @@ def soft_assignments(z: Tensor, prototypes: Tensor, temperature: float = 0.05, i
 @keep_deprecated_attributes(item_weights="batch_item_weights")
 @dataclass(frozen=True, eq=False)
 class WeightsFromPlan:
-    """Loss weights of a batch's items from its balanced transport plan.
+    """Weights of items in the loss, taken from the batch's balanced transport plan.
 
     In the balanced plan P of two views of n items, each item has mass 1/n, and n P_ii is the share that goes to its own
     other view. The weight of the item is 1 - strength + strength n P_ii, detached: pairs that the rest of the batch

@@ -160,7 +160,7 @@ class ApproximateFeatureIndex:
         return np.unique(places[places >= 0])
 
     def iter_near_pairs(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Yield blocks of near pairs as first rows, second rows and cosines."""
+        """Yield first rows, second rows and cosines of near pairs, in blocks."""
         for first, rows in iter_normalized_blocks(self.features, "cpu"):
             _, places = self.faiss_index.search(rows.numpy(), min(32, len(self.features)))
             left = np.repeat(np.arange(len(rows)), places.shape[1])

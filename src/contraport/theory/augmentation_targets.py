@@ -121,9 +121,9 @@ def compute_noise_and_mixup_targets(
 
 
 def _build_mixup_cost_function(centers: Tensor, sigma: float, fraction: float) -> CostFunction:
-    """Build the mixup cost, the negative log density of a displacement.
+    """Build the mixup cost function, minus the log density of the difference x - y.
 
-    A constant is left out. The displacement of mixup is fraction (x' - x'') for two points of the mixture.
+    A constant is left out. The difference of two views is fraction (x' - x'') for two points of the mixture.
     """
     m, d = centers.shape
     moves = fraction * (centers[:, None] - centers).reshape(m * m, d)

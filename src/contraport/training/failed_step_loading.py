@@ -1,4 +1,4 @@
-"""Training step whose loss or gradient was not finite, loaded for debugging."""
+"""Loads the step at which training failed with a non-finite loss or gradient."""
 
 from __future__ import annotations
 

@@ -240,7 +240,7 @@ STATISTICS |= {
     "the sum of two other statistics, neighbors and canonical, each divided by its spread",
     shared_space=False,
 )
-def _score_combined(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
+def _score_neighbors_plus_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Sum of the standardized neighbor score and the standardized canonical correlation score."""
     total = torch.zeros(len(pairs.first), dtype=torch.float32, device=pairs.first.device)
     number = len(paired)

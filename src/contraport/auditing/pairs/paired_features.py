@@ -146,7 +146,7 @@ class PairedFeatures:
 
     @cached_property
     def observed_score_cache(self) -> dict[str, Tensor]:
-        """Cached scores of the observed pairs, ``(n,)`` per statistic."""
+        """Cached scores of the observed pairs, ``(n,)``, by name of the statistic."""
         return {}
 
     @cached_property

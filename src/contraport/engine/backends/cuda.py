@@ -242,7 +242,7 @@ class _WeightTerms(NamedTuple):
 
 
 class _WeightVariants(NamedTuple):
-    """Pair weights in two forms, with one exponential per term or one shared.
+    """Pair weights in a general form and a faster form with one exponential.
 
     Which form is used is decided on the device: reading the flags would make the host wait.
 

@@ -455,7 +455,7 @@ def _exponentiate_into_term_group(
     remaining_row_exponents: Tensor,
     remaining_column_exponents: Tensor,
 ) -> _TermGroup:
-    """Build a group of terms of the pair weights that share an exponential.
+    """Turn the remaining exponents into the factors of a group of weight terms.
 
     Args:
         terms: the terms.

@@ -206,7 +206,7 @@ def _exponents_minus_first_term(exponents, term, positions, n):
 
 @triton.jit
 def _can_all_share_exponential(can_share_exponential, TERMS: tl.constexpr):
-    """Return 1 if all terms of the pair weights can share one exponential, else 0."""
+    """Return 1 if the flag of every weight term in `can_share_exponential` is 1, else 0."""
     gathered = tl.load(can_share_exponential)
     for k in tl.static_range(1, TERMS):
         gathered = gathered & tl.load(can_share_exponential + k)

@@ -36,7 +36,7 @@ class DenseTsallisPlan(DensePlan):
 def solve_dense_tsallis(
     geometry: Geometry, order: float, mass_constraint: str, log_a: Tensor, log_b: Tensor
 ) -> DenseTsallisPlan:
-    """Solve Tsallis-regularized transport with given marginals on the whole matrix.
+    """Solve Tsallis-regularized transport with given marginals, and return a dense plan.
 
     The plan minimizes <C, P> + temperature sum P^order / (order (order - 1)).
 

@@ -40,7 +40,7 @@ class TargetPlan(ABC):
 
     @abstractmethod
     def apply(self, y: Tensor) -> Tensor:
-        """Multiply y, (M, ...), by the plan, giving sum_j p_ij y_j, (N, ...)."""
+        """Return sum_j p_ij y_j, (N, ...), the plan times y, (M, ...)."""
 
     @abstractmethod
     def row_mass(self) -> Tensor:
@@ -94,7 +94,7 @@ class TargetPlan(ABC):
     def row_sums_over_support(
         self, plan: Plan, function_of_target_and_log_plan: Callable[[Tensor, Tensor], Tensor]
     ) -> Tensor:
-        """Return row sums, (N,), of a function over entries with p_ij > 0."""
+        """Return row sums, (N,), of a function over entries with positive target mass."""
         function = function_of_target_and_log_plan
 
         def sum_block(rows: slice) -> Tensor:

@@ -29,7 +29,7 @@ from contraport.training.config import Settings
 
 @fork_rng_with_lock([])  # constructing a model draws weights before they are replaced
 def load_initial_weights(settings: Settings, resumed_run: WritableRun | None = None) -> InitialWeights | None:
-    """Load the initial weights of the encoders, or return None if random.
+    """Load the encoders' initial weights, or return None if they are drawn at random.
 
     Those of a resumed run are read from its folder. Torch's global random state does not change.
     """
