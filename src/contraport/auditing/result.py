@@ -204,7 +204,7 @@ class Audit:
             return f"The share of wrong pairs in {name} ({pairs:,} pairs) could not be estimated."
         low, high = map(format_percent, self.noise_interval)
         share = format_percent(self.noise_rate) if round(self.noise_rate * pairs) > 0 else "None"
-        interval = f"{'share: ' if share == 'None' else ''}95% interval {low} to {high}"
+        interval = f"{'share of wrong pairs: ' if share == 'None' else ''}95% interval {low} to {high}"
         return f"{share} of the {pairs:,} pairs of {name} look wrong ({interval})."
 
     @property

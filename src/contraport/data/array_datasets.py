@@ -355,7 +355,8 @@ def as_array(argument: str, values: ArrayLikeOrTensor) -> np.ndarray:
         values = values.detach().cpu()
         array: np.ndarray = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(f"{argument}: must be an array, got {type(values).__name__}: {error}") from error
+        reason = str(error).split(". ")[0].removesuffix(".")  # NumPy's first sentence
+        raise UsageError(f"{argument}: must be an array, got {type(values).__name__}: {reason}.") from error
     return array
 
 

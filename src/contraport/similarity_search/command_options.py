@@ -97,9 +97,9 @@ class NeighborSearchOptions(NearestItemsOptions):
 
     query: int | str | Path = field(
         metadata=option_metadata(
-            "Position of an item in the feature file, from 0, which is not its row in the data: training items come "
-            "first, and items may be left out; the output shows both. Or its key, such as a path; or a file to embed, "
-            "an image or an array in .npy; or a text to embed, for a run of texts."
+            "Position of an item in the feature file, from 0; its key, such as a path; a file to embed, an image or an "
+            "array in .npy; or, for a run of texts, a text to embed. The position is not the row in the data, as "
+            "training items come first and items may be left out; the output shows both."
         )
     )
 

@@ -173,11 +173,12 @@ def list_evaluated_metrics(runs: Sequence[ReportedRun]) -> list[Metric]:
 
 
 def build_metric_tables(runs: Sequence[ReportedRun], metrics: Sequence[Metric]) -> list[DatasetTable]:
-    """Build one table of metrics for each data set."""
+    """Build one table of metrics for each data set on which a run was evaluated."""
     runs_by_data: dict[str, list[ReportedRun]] = {}
     for run in runs:
         runs_by_data.setdefault(run.evaluated_or_training_data_name, []).append(run)
-    return [_build_dataset_table(data, several, metrics) for data, several in runs_by_data.items()]
+    evaluated = {data: of for data, of in runs_by_data.items() if any(run.values_by_encoder for run in of)}
+    return [_build_dataset_table(data, several, metrics) for data, several in evaluated.items()]
 
 
 def setting_texts_by_name(runs: Sequence[ReportedRun]) -> dict[str, list[str]]:
