@@ -111,11 +111,13 @@ def test_deprecated_setting_is_accepted_with_one_warning(old, new) -> None:
 
 
 def test_deprecated_keyword_and_attribute_of_a_layout_warn() -> None:
-    with pytest.warns(FutureWarning, match="all_views"):
+    with pytest.warns(FutureWarning, match="compares_all_views_at_once"):
         layout = contraport.Joint(together=True)
-    assert layout == contraport.Joint(all_views=True)
-    with pytest.warns(FutureWarning, match="all_views"):
-        assert layout.together
+    assert layout == contraport.Joint(compares_all_views_at_once=True)
+    with pytest.warns(FutureWarning, match="compares_all_views_at_once"):
+        assert layout == contraport.Joint(all_views=True)
+    with pytest.warns(FutureWarning, match="compares_all_views_at_once"):
+        assert layout.together and layout.all_views
 
 
 def build(**options):

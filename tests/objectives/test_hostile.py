@@ -106,7 +106,7 @@ def objective(layout=cp.Cross(), kernel=cp.Gibbs(), constraint=cp.Rows(), diverg
         (lambda: cp.Tsallis(-math.inf), "order.invalid"),
         (lambda: cp.Tsallis(regularizes_row_shares="no"), "regularizes_row_shares.invalid"),
         (lambda: cp.Cross(symmetric=1), "symmetric.invalid"),
-        (lambda: cp.Joint(all_views=None), "all_views.invalid"),
+        (lambda: cp.Joint(compares_all_views_at_once=None), "compares_all_views_at_once.invalid"),
         (lambda: cp.WithinView("yes"), "summed.invalid"),
         (lambda: cp.CoordinatePairs(cp.Cross(), centered=0), "centered.invalid"),
         (lambda: cp.CoordinatePairs(cp.KL()), "layout.type"),

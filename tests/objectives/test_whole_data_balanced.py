@@ -191,7 +191,11 @@ IDS = torch.arange(6)
         (lambda z: objective(DataBalanced(5))(*z, ids=IDS), "ids.invalid", "4"),
         (lambda z: objective(DataBalanced())(*z, ids=IDS, negatives=z[0]), "constraint.conflict", "negatives"),
         (lambda z: objective(DataBalanced())(*z, ids=IDS, column_weights=z[0][:, 0].abs()), "constraint.conflict", ""),
-        (lambda z: objective(DataBalanced(), Joint(all_views=True))(*z, z[0], ids=IDS), "views.too_many", "3"),
+        (
+            lambda z: objective(DataBalanced(), Joint(compares_all_views_at_once=True))(*z, z[0], ids=IDS),
+            "views.too_many",
+            "3",
+        ),
         (lambda z: DataBalanced(0), "items.invalid", "0"),
         (lambda z: DataBalanced(momentum=1.0), "momentum.invalid", "1.0"),
         (lambda z: contraport.gca_rince().set_constraint(DataBalanced()), "divergence.constraint", "KL"),

@@ -200,7 +200,7 @@ def _select_layout(name: str, *, symmetric: bool = True) -> Layout:
 
 def _build_joint_layout(negatives: str) -> cp.Joint:
     """Build a `Joint` layout with negatives from both views or one of them."""
-    return cp.Joint(candidates=_get_choice("negatives", negatives, {name: name for name in ("both", "same", "other")}))
+    return cp.Joint(_get_choice("negatives", negatives, {"both": "both", "same": "same", "other": "other"}))
 
 
 @register_objective(
@@ -836,8 +836,8 @@ def mv_dhel(temperature: TemperatureLike = 0.3) -> Loss:
     >>> mv_dhel(temperature=1.0)(torch.eye(2), torch.eye(2))
     tensor(-1.)
     """
-    kernel = cp.Gibbs("negative-cosine", temperature)
-    return _sum_attraction_repulsion(cp.Joint(all_views=True), kernel, cp.LogKernelAttraction(), cp.LogSumKernel())
+    kernel, layout = cp.Gibbs("negative-cosine", temperature), cp.Joint(compares_all_views_at_once=True)
+    return _sum_attraction_repulsion(layout, kernel, cp.LogKernelAttraction(), cp.LogSumKernel())
 
 
 @register_objective(

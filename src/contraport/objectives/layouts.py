@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import combinations
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -486,8 +486,8 @@ class Cross(Layout):
         return similarity_shape
 
 
-@accept_deprecated_keywords(together="all_views")
-@keep_deprecated_attributes(together="all_views")
+@accept_deprecated_keywords(together="compares_all_views_at_once", all_views="compares_all_views_at_once")
+@keep_deprecated_attributes(together="compares_all_views_at_once", all_views="compares_all_views_at_once")
 @dataclass(frozen=True, repr=False)
 class Joint(Layout):
     """Layout that compares all embeddings of all views, without self pairs.
@@ -498,10 +498,10 @@ class Joint(Layout):
     Args:
         candidates: compared with each row: ``"all"`` other embeddings, positives included; or only negatives (other
             items) of ``"both"`` views (of all views), of the row's own view, ``"same"``, or of the ``"other"`` view.
-        all_views: training compares all views at once, rather than two at a time.
+        compares_all_views_at_once: training compares all views at once, rather than two at a time.
 
     Raises:
-        UsageError: candidates is unknown, or all_views is not a Boolean.
+        UsageError: candidates is unknown, or compares_all_views_at_once is not a Boolean.
 
     >>> import torch
     >>> (block,) = Joint()(torch.zeros(3, 2), torch.zeros(3, 2))
@@ -509,8 +509,8 @@ class Joint(Layout):
     ((6, 6), [3, 4, 5, 0, 1, 2])
     """
 
-    candidates: str = "all"
-    all_views: bool = False
+    candidates: Literal["all", "both", "same", "other"] = "all"
+    compares_all_views_at_once: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -518,7 +518,8 @@ class Joint(Layout):
 
     @property
     def traits(self) -> LayoutTraits:
-        return LayoutTraits(takes_all_views=self.all_views, includes_positives=self.candidates == "all")
+        includes_positives = self.candidates == "all"
+        return LayoutTraits(takes_all_views=self.compares_all_views_at_once, includes_positives=includes_positives)
 
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return one block of all pairs among the joined views, (N, N)."""
