@@ -117,7 +117,8 @@ def test_deprecated_keyword_and_attribute_of_a_layout_warn() -> None:
     with pytest.warns(FutureWarning, match="compares_all_views_at_once"):
         assert layout == contraport.Joint(all_views=True)
     with pytest.warns(FutureWarning, match="compares_all_views_at_once"):
-        assert layout.together and layout.all_views
+        assert layout.together
+        assert layout.all_views
 
 
 def build(**options):
