@@ -118,7 +118,6 @@ def test_deprecated_keyword_and_attribute_of_a_layout_warn() -> None:
         assert layout == contraport.Joint(all_views=True)
     with pytest.warns(FutureWarning, match="compares_all_views_at_once"):
         assert layout.together
-        assert layout.all_views
 
 
 def build(**options):
