@@ -121,7 +121,11 @@ class ItemMetadata:
             else:
                 having = self._select_positions_with_view(view_index, training)
                 size = image_size or choose_image_size(view, having.tolist())
-                stores.append(self._build_image_store(view_index, view, good, size))
+                positions = good
+                if self.present is not None and len(having := self._select_positions_with_view(view_index, good)) > 0:
+                    # A missing image is replaced by an existing one: never used, but a fetch has to decode something.
+                    positions = np.where(self.present[good, view_index], good, having[0])
+                stores.append(DecodingStore(view.subset(positions), (3, size, size), decode_images))
         index = torch.from_numpy(good)
         return Dataset(
             combine_views(stores),
@@ -178,12 +182,3 @@ class ItemMetadata:
     def _select_positions_with_view(self, view_index: int, positions: PositionArray) -> PositionArray:
         """Return those `positions` at which the item has the view `view_index`."""
         return positions if self.present is None else positions[self.present[positions, view_index]]
-
-    def _build_image_store(
-        self, view_index: int, images: ItemFilesOrBytes, positions: PositionArray, image_size: int
-    ) -> DecodingStore:
-        """Build the store of an image view, restricted to the items at `positions`."""
-        if self.present is not None and len(having := self._select_positions_with_view(view_index, positions)) > 0:
-            # A missing image is replaced by an existing one: it is never used, but a fetch has to decode something.
-            positions = np.where(self.present[positions, view_index], positions, having[0])
-        return DecodingStore(images.subset(positions), (3, image_size, image_size), decode_images)

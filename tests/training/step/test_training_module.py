@@ -86,7 +86,7 @@ def test_simsiam_stops_the_gradient_of_keys() -> None:
     dataset = build_data()
     module = build_module(dataset, recipe="simsiam")
     batch = build_batches(dataset, 1)[0]
-    embedded = module._embed_batch(batch, module.views(batch.views))
+    embedded = module._embed_batch(batch, module.views(batch.views), None)
     assert not any(key.requires_grad for key in embedded.key_projections)
     assert all(query.requires_grad for query in embedded.queries)
 
@@ -95,7 +95,7 @@ def test_keys_are_large_crops() -> None:
     images = from_arrays(np.random.default_rng(0).integers(0, 255, (40, 12, 12)).astype(np.uint8))
     module = build_module(images, recipe="swav", views="2+3", prototypes=4)
     batch = images.__getitems__(list(range(8)))
-    embedded = module._embed_batch(batch, module.views(batch.views))
+    embedded = module._embed_batch(batch, module.views(batch.views), None)
     assert (len(embedded.queries), len(embedded.key_projections)) == (5, 2)
     assert module(batch, 0).isfinite()
 

@@ -249,9 +249,7 @@ class TrainingModule(nn.Module):
             self.momentum_encoder.update(self.model, step)
         self.comparison.after_step()
 
-    def _embed_batch(
-        self, batch: Batch, views: tuple[Tensor, ...], offset: LocalBatchOffset | None = None
-    ) -> EmbeddedBatch:
+    def _embed_batch(self, batch: Batch, views: tuple[Tensor, ...], offset: LocalBatchOffset | None) -> EmbeddedBatch:
         """Compute features, queries and keys of the views of a batch."""
 
         def encode_and_project(inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
