@@ -47,7 +47,7 @@ from torch import Tensor
 from benchmarks.audit import BATCH, TRAINING_OPTIONS, PairedViews, draw_partners, load_pairs, mean_and_interval
 from benchmarks.engine import machine
 from benchmarks.near_swaps import embed_texts
-from contraport.auditing.pairs.audit_callback import AuditCallback
+from contraport.auditing.pairs.mismatch_dropping_callback import AuditCallback
 from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import NUM_NEIGHBORS, PairIndices, encode_pairs
 from contraport.auditing.pairs.partner_proposals import lowest_scoring_indices, propose_partners
@@ -172,7 +172,7 @@ class PlanScores(AuditCallback):
 
     def _score_pairs_decoys_fresh_decoys(self) -> tuple[Tensor, Tensor, Tensor]:
         paired, decoys = self.extract_paired_features(), self._dataset.decoy_pairs
-        partners = self._draw_fresh_decoy_partners("audit.fresh_mismatches")
+        partners = self._draw_untrained_partners_of_decoys("audit.fresh_mismatches")
         differ = partners != decoys.first
         fresh = PairIndices(decoys.first[differ], partners[differ])
         pairs = PairIndices(*map(torch.cat, zip(paired.observed_pair_indices, decoys, fresh, strict=True)))

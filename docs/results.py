@@ -15,7 +15,7 @@ from suites import suites
 
 from contraport.auditing.pairs.paired_features import MAX_EXACT_NEIGHBOR_ITEMS, MAX_REFERENCE_ITEMS
 from contraport.metrics.probes import MAX_EXACT_KNN_PAIRS, MIN_KNN_RECALL, NUM_SAMPLED_KNN_TEST_ITEMS
-from contraport.metrics.retrieval_ranks import MAX_COMPARED_PAIRS, NUM_SAMPLED_RETRIEVAL_TEST_ITEMS
+from contraport.metrics.retrieval_ranks import MAX_PAIRS_WITHOUT_SAMPLING, NUM_SAMPLED_RETRIEVAL_TEST_ITEMS
 
 ROOT = Path(__file__).parents[1]
 MEASURED = ROOT / "benchmarks" / "results"
@@ -244,7 +244,7 @@ def scale(results: list[dict[str, Any]]) -> str:
         f"fifth of the rows, with the training items. Above {MAX_EXACT_KNN_PAIRS:,} of these pairs, in the table from "
         f"100,000 rows on, it finds {MIN_KNN_RECALL:.0%} of the neighbors by cells, if these are less than half of the "
         f"pairs, and logs the recall on a sample. `mine` does the same{mining_gain(results)}. Retrieval compares the "
-        f"test items with one another. Above {MAX_COMPARED_PAIRS:,} pairs `evaluate` classifies a random "
+        f"test items with one another. Above {MAX_PAIRS_WITHOUT_SAMPLING:,} pairs `evaluate` classifies a random "
         f"{NUM_SAMPLED_KNN_TEST_ITEMS:,} of the test items by kNN, and ranks a random "
         f"{NUM_SAMPLED_RETRIEVAL_TEST_ITEMS:,} of them among all; a note says so. Below it the time of retrieval is "
         "quadratic, its memory is not. A comparison trains two objectives for two epochs each, and evaluates both by a "

@@ -7,7 +7,7 @@ from PIL import Image
 from tests.errors import raises_usage_error
 
 from contraport.catalog.data_option_parsers import CORRUPTION_KINDS, CORRUPTION_SEVERITIES
-from contraport.data.perturbations import corrupt_images
+from contraport.data.mismatches_and_corruptions import corrupt_images
 
 
 def pictures(channels: int = 3, side: int = 32) -> torch.Tensor:

@@ -17,7 +17,11 @@ from contraport import train
 from contraport.catalog.data_option_parsers import CorruptionSpec, MismatchSpec
 from contraport.data import Dataset, from_arrays, load
 from contraport.data.image_cache import cache_decoded_images, digest_for_cache
-from contraport.data.perturbations import corrupt_dataset_views, draw_mismatched_partners, replace_views_after_first
+from contraport.data.mismatches_and_corruptions import (
+    corrupt_dataset_views,
+    draw_mismatched_partners,
+    replace_views_after_first,
+)
 from contraport.data.stores import SubsetStore
 from contraport.runs import as_run_folder
 

@@ -13,7 +13,7 @@ from contraport import evaluate
 from contraport.data import Dataset, from_arrays
 from contraport.encoders import Model
 from contraport.evaluation.evaluation_results import retrieval_direction_rows
-from contraport.metrics.retrieval_ranks import retrieval_ranks
+from contraport.metrics.retrieval_ranks import retrieval_ranks_by_view_pair
 
 NAMES = ("photo", "audio", "tags")
 
@@ -52,7 +52,7 @@ def test_directions_use_projections_of_plain_views(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", model, data="<three>", augment="strong")
     actual = evaluate(run, data=(build_items(50), build_items(40)), metrics=["recall"], progress=False)
     views = build_items(40).__getitems__(list(range(40))).views
-    expected = (retrieval_ranks(*model.project(model.encode(views))) <= 5).mean(axis=0)
+    expected = (retrieval_ranks_by_view_pair(*model.project(model.encode(views))) <= 5).mean(axis=0)
     recalls = [one["recall@5"]["value"] for one in actual["directions"].values()]
     assert recalls == pytest.approx(expected.tolist())
 

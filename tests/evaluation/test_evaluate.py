@@ -16,7 +16,7 @@ from tests.evaluation.builders import build_image_model, build_vector_model, bui
 import contraport
 from contraport._utils.locks import lock_folder
 from contraport.cli import main
-from contraport.cli.result_printers import print_evaluation
+from contraport.cli.result_printers import print_metrics_differences_and_verdict
 from contraport.data import Views, from_arrays, load
 from contraport.embedding import LoaderConfig
 from contraport.encoders import Model
@@ -550,7 +550,7 @@ def test_intermediate_models_are_evaluated_by_epoch(tmp_path: Path, capsys: pyte
     assert [list(result["rows"]) for result in both.values()] == [["trained"], ["trained", "epoch 1", "epoch 2"]]
     messages = [[note for note in result["notes"] if "intermediate" in note] for result in both.values()]
     assert messages == [[f"{shorter.path} has no intermediate checkpoints; only its last model was evaluated."], []]
-    print_evaluation({str(run.path): result}, {})
+    print_metrics_differences_and_verdict({str(run.path): result}, {})
     assert "epoch 1 epoch 2 trained" in capsys.readouterr().out
     (as_run_folder(run).checkpoints / "epoch-0001.ckpt").write_bytes(b"\x00" * 40)
     with raises_usage_error("*", "epoch-0001.ckpt"):
@@ -622,7 +622,7 @@ def test_several_runs_have_paired_differences(tmp_path: Path, capsys: pytest.Cap
     assert f"<td {html.partition('<td ')[2].partition('>')[0]}>{text:.1f}</td>" in alone._repr_html_()
     assert f"{second.path} minus {first.path}, paired by item" in html
     assert escape(alone["notes"][0]) in alone._repr_html_()
-    print_evaluation(results, {})
+    print_metrics_differences_and_verdict(results, {})
     printed = capsys.readouterr().out
     assert f"{second.path} minus {first.path}, paired by item" in printed
     assert re.search(r"of \d+ metrics", printed, re.IGNORECASE)
@@ -640,7 +640,7 @@ def test_prints_the_metrics_of_the_verdict_unless_all_are_requested(
     tables = len(paths) + 1  # each run, and their difference
 
     def count_rows(**options: Any) -> dict[str, int]:
-        print_evaluation(results, options)
+        print_metrics_differences_and_verdict(results, options)
         printed = capsys.readouterr().out.splitlines()
         assert sum(line == f"{len(measured) - 2} more metrics: --all" for line in printed) == len(paths) * (not options)
         firsts = [line for line in printed if "%" in line or re.search(r"\d\.\d", line)]
@@ -660,7 +660,7 @@ def test_all_is_a_flag_of_the_command_line_only(
     path = make_run(tmp_path / "run", Model("mlp", [(6,)])).path
     passed: list[Any] = []
     monkeypatch.setattr("contraport.evaluation.evaluate", lambda **options: passed.append(options) or {})
-    printer = "contraport.cli.result_printers.print_evaluation"
+    printer = "contraport.cli.result_printers.print_metrics_differences_and_verdict"
     monkeypatch.setattr(printer, lambda result, options: passed.append(options))
     assert main(["evaluate", str(path), "--all", "--progress=false"]) == 0
     assert main(["evaluate", str(path), "--progress=false"]) == 0
@@ -689,7 +689,7 @@ def test_more_than_two_runs_get_bonferroni_intervals(tmp_path: Path, capsys: pyt
     assert (wide["high"] - wide["low"]) / (narrow["high"] - narrow["low"]) == pytest.approx(2.394 / 1.960, rel=1e-3)
     alone = [results[str(paths[0])]["differences"]["untrained"] for results in (three, two)]
     assert alone[0] == alone[1]
-    print_evaluation(three, {})
+    print_metrics_differences_and_verdict(three, {})
     assert "for all 3 pairs" in capsys.readouterr().out
 
 

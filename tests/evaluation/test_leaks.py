@@ -24,7 +24,7 @@ from contraport.auditing.pairs.synthetic_mismatches import (
 )
 from contraport.catalog.data_option_parsers import parse_mismatch
 from contraport.data import Dataset, from_arrays, from_coupling, load
-from contraport.data.perturbations import draw_mismatched_partners
+from contraport.data.mismatches_and_corruptions import draw_mismatched_partners
 from contraport.evaluation import evaluate
 from contraport.evaluation.command_options import EvaluateOptions
 from contraport.evaluation.embed import embed

@@ -43,7 +43,7 @@ def test_metrics_of_pairs_use_a_sample_of_many_test_items(tmp_path: Path, monkey
     options = {"data": DATA, "metrics": ["linear_probe", "knn", "retrieval"], "neighbors": 5, "progress": False}
     evaluate(run, **options)
     without_samples = as_run_folder(run).test_item_metric_values()
-    monkeypatch.setattr(eval_context, "MAX_COMPARED_PAIRS", 1_000)
+    monkeypatch.setattr(eval_context, "MAX_PAIRS_WITHOUT_SAMPLING", 1_000)
     monkeypatch.setattr(eval_context, "NUM_SAMPLED_RETRIEVAL_TEST_ITEMS", 10)
     monkeypatch.setattr(probes, "NUM_SAMPLED_KNN_TEST_ITEMS", 20)
     result = evaluate(run, **options)

@@ -23,7 +23,11 @@ from contraport.metrics.embedding_geometry import (
 )
 from contraport.metrics.intervals import MetricResult, bootstrap_interval, percentile_interval
 from contraport.metrics.probes import knn, linear_probe
-from contraport.metrics.retrieval_ranks import nearest_indices, retrieval_ranks, symmetric_log_match_probability
+from contraport.metrics.retrieval_ranks import (
+    nearest_indices,
+    retrieval_ranks_by_view_pair,
+    symmetric_log_match_probability,
+)
 from contraport.metrics.zero_shot import compute_unit_class_embeddings, zero_shot_correctness
 
 WIDE = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
@@ -47,8 +51,8 @@ def with_nan(z: torch.Tensor) -> torch.Tensor:
         (lambda z: trustworthiness(z, WIDE, 5), "x"),
         (lambda z: trustworthiness(WIDE, z, 5), "z"),
         (lambda z: assign_kmeans_clusters(z, 3), "z"),
-        (lambda z: retrieval_ranks(z, WIDE), "z0"),
-        (lambda z: retrieval_ranks(WIDE, z), "z1"),
+        (lambda z: retrieval_ranks_by_view_pair(z, WIDE), "z0"),
+        (lambda z: retrieval_ranks_by_view_pair(WIDE, z), "z1"),
         (lambda z: symmetric_log_match_probability(WIDE, z, 0.1), "z1"),
         (lambda z: nearest_indices(z, 2), "z"),
         (lambda z: zero_shot_correctness(z, CLASSES, WIDE[:3]), "items"),
@@ -86,7 +90,7 @@ def test_rejects_points_other_than_a_finite_matrix(metric: Callable[[Any], objec
         (lambda: nearest_indices(WIDE, 30), "count.invalid"),
         (lambda: assign_kmeans_clusters(WIDE, 31), "z.shape"),
         (lambda: symmetric_log_match_probability(WIDE, WIDE, 0), "temperature.invalid"),
-        (lambda: retrieval_ranks(WIDE, WIDE, content_ids=CLASSES), "content_ids.shape"),
+        (lambda: retrieval_ranks_by_view_pair(WIDE, WIDE, content_ids=CLASSES), "content_ids.shape"),
         (lambda: compute_unit_class_embeddings(WIDE, 0), "num_templates.invalid"),
         (lambda: rank_columns(WIDE, WIDE, PAIRS, PAIRS - 1), "test_pairs.invalid"),
         (lambda: rank_columns(WIDE, WIDE[:3], PAIRS, PAIRS), "train_pairs.invalid"),
@@ -113,7 +117,7 @@ def test_metrics_do_not_depend_on_scale(scale: float) -> None:
         lambda factor: effective_rank(WIDE * factor),
         lambda factor: tolerance(WIDE * factor, CLASSES),
         lambda factor: hubness(WIDE * factor),
-        lambda factor: retrieval_ranks(WIDE * factor, noisy * factor),
+        lambda factor: retrieval_ranks_by_view_pair(WIDE * factor, noisy * factor),
         lambda factor: symmetric_log_match_probability(WIDE * factor, noisy * factor, 0.1),
         lambda factor: nearest_indices(WIDE * factor, 5),
         lambda factor: knn(WIDE * factor, CLASSES, noisy * factor, CLASSES, neighbors=5),

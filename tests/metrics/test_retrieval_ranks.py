@@ -6,7 +6,11 @@ from tests.errors import raises_usage_error
 
 from contraport import info_nce
 from contraport._utils import vector_search
-from contraport.metrics.retrieval_ranks import nearest_indices, retrieval_ranks, symmetric_log_match_probability
+from contraport.metrics.retrieval_ranks import (
+    nearest_indices,
+    retrieval_ranks_by_view_pair,
+    symmetric_log_match_probability,
+)
 
 
 def paired_views(items: int = 60, noise: float = 1.5) -> tuple[torch.Tensor, torch.Tensor]:
@@ -22,7 +26,7 @@ def test_ranks_are_positions_in_the_sorted_cosines(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: precision)
     z0, z1 = paired_views()
     cosines = F.normalize(z0.double(), dim=1) @ F.normalize(z1.double(), dim=1).T
-    result = retrieval_ranks(z0, z1)
+    result = retrieval_ranks_by_view_pair(z0, z1)
     for column, scores in enumerate((cosines, cosines.T)):
         order = scores.argsort(dim=1, descending=True)
         places = [order[i].tolist().index(i) + 1 for i in range(len(z0))]
@@ -38,7 +42,7 @@ def test_repeated_views_count_once(monkeypatch: pytest.MonkeyPatch, tile: int) -
     rows = torch.cat([torch.arange(12), torch.randint(12, (28,), generator=generator)])
     columns = torch.cat([torch.arange(20), torch.randint(20, (20,), generator=generator)])
     content_ids = torch.stack([rows * 7 - 3, columns], dim=1)
-    result = retrieval_ranks(images[rows], captions[columns], content_ids=content_ids)
+    result = retrieval_ranks_by_view_pair(images[rows], captions[columns], content_ids=content_ids)
     cosines = F.normalize(images.double(), dim=1) @ F.normalize(captions.double(), dim=1).T
     pairs = set(zip(rows.tolist(), columns.tolist(), strict=True))
     for item, (row, column) in enumerate(zip(rows.tolist(), columns.tolist(), strict=True)):
@@ -58,24 +62,24 @@ def test_ranks_of_selected_items_equal_those_of_all(monkeypatch: pytest.MonkeyPa
     views = [z[ids[:, view]] for view, z in enumerate((z0, z1))]
     at = np.array([50, 3, 44, 9, 59, 0])
     for content_ids in (None, ids):
-        of_all = retrieval_ranks(*views, content_ids=content_ids)
-        assert np.array_equal(retrieval_ranks(*views, content_ids=content_ids, positions=at), of_all[at])
+        of_all = retrieval_ranks_by_view_pair(*views, content_ids=content_ids)
+        assert np.array_equal(retrieval_ranks_by_view_pair(*views, content_ids=content_ids, positions=at), of_all[at])
     of_all = symmetric_log_match_probability(*views, 0.2)
     np.testing.assert_allclose(symmetric_log_match_probability(*views, 0.2, positions=at), of_all[at])
 
 
 def test_ranks_of_three_views_have_a_column_per_ordered_pair() -> None:
     z0, z1 = paired_views()
-    result = retrieval_ranks(z0, z1, -z0)
+    result = retrieval_ranks_by_view_pair(z0, z1, -z0)
     assert result.shape == (60, 6)
-    assert np.array_equal(result[:, [0, 2]], retrieval_ranks(z0, z1))
+    assert np.array_equal(result[:, [0, 2]], retrieval_ranks_by_view_pair(z0, z1))
     assert (result[:, 1] == 60).all()
     with raises_usage_error("views.invalid", 1):
-        retrieval_ranks(z0)
+        retrieval_ranks_by_view_pair(z0)
 
 
 def test_collapsed_embeddings_have_the_last_rank() -> None:
-    assert (retrieval_ranks(torch.ones(9, 3), torch.ones(9, 3)) == 9).all()
+    assert (retrieval_ranks_by_view_pair(torch.ones(9, 3), torch.ones(9, 3)) == 9).all()
 
 
 def perturb_by_rounding(z: torch.Tensor) -> torch.Tensor:
@@ -88,9 +92,9 @@ def perturb_by_rounding(z: torch.Tensor) -> torch.Tensor:
 def test_items_equal_up_to_rounding_are_tied(copies: int) -> None:
     """Each item has several copies; rounding alone must not rank one copy before another."""
     z0, z1 = (z[: 60 // copies].repeat(copies, 1) for z in paired_views(noise=0.5))
-    expected = retrieval_ranks(z0[: 60 // copies].double(), z1[: 60 // copies].double()) * copies
+    expected = retrieval_ranks_by_view_pair(z0[: 60 // copies].double(), z1[: 60 // copies].double()) * copies
     assert np.array_equal(
-        retrieval_ranks(perturb_by_rounding(z0), perturb_by_rounding(z1.flip(0)).flip(0)),
+        retrieval_ranks_by_view_pair(perturb_by_rounding(z0), perturb_by_rounding(z1.flip(0)).flip(0)),
         np.tile(expected, (copies, 1)),
     )
 
@@ -101,7 +105,7 @@ def test_nearby_embeddings_are_not_tied() -> None:
     cone = [1e-2 * F.normalize(z) + torch.ones(8) for z in (z0, z1)]
     dense = -torch.cdist(F.normalize(cone[0].double()), F.normalize(cone[1].double()))
     expected = (dense >= dense.diagonal()[:, None]).sum(1)
-    assert retrieval_ranks(*cone)[:, 0].tolist() == expected.tolist()
+    assert retrieval_ranks_by_view_pair(*cone)[:, 0].tolist() == expected.tolist()
 
 
 def test_log_probabilities_average_to_the_info_nce_loss() -> None:
@@ -127,4 +131,4 @@ def test_nearest_neighbors_exclude_the_item_itself(monkeypatch: pytest.MonkeyPat
 
 def test_ranks_reject_views_with_different_numbers_of_items() -> None:
     with raises_usage_error("z1.shape", (3, 2), (4, 2)):
-        retrieval_ranks(torch.ones(3, 2), torch.ones(4, 2))
+        retrieval_ranks_by_view_pair(torch.ones(3, 2), torch.ones(4, 2))

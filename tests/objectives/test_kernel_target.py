@@ -21,7 +21,7 @@ def kernel_and_dense_target(request):
     rows = torch.arange(7)
     everything = LabelExclusion((torch.where(rows == 4, 1, 0), torch.ones_like(rows)))  # of row 4
     masks = LabelExclusion((rows, rows)), everything
-    target = KernelTargetPlan.with_normalized_rows(Geometry(request.param(x, y), masks))
+    target = KernelTargetPlan.with_uniform_row_masses(Geometry(request.param(x, y), masks))
     kernel = request.param(x, y).dense().exp() * ~masks[0].dense() * ~everything.dense()
     mass = kernel.sum(1, keepdim=True)
     return target, DenseTargetPlan(kernel / torch.where(mass > 0, mass, 1) / 7)

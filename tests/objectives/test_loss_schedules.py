@@ -76,7 +76,7 @@ def test_rejects_a_constraint_incompatible_with_the_divergence():
         (lambda: TemperatureSchedule(0, 1, 10), "start.invalid", ""),
         (lambda: TemperatureSchedule(1, 1, 0), "steps.invalid", ""),
         (lambda: TemperatureSchedule(1, 1, 1, "cosin"), "shape.unknown", "'cosine'"),
-        (lambda: Tighten(0), "every.invalid", ""),
+        (lambda: Tighten(0), "steps_between_changes.invalid", ""),
         (lambda: TemperatureSchedule.parse("0.5:0", 10), "temperature.invalid", ""),
         (lambda: TemperatureSchedule.parse("nan", 10), "temperature.invalid", ""),
         (lambda: parse_start_end_shape("heat", "0.5:"), "heat.format", ""),

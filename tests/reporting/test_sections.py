@@ -354,9 +354,9 @@ def test_cross_view_retrieval_has_its_own_table(make_run) -> None:
     numbers = {"recall@1": {"value": 0.25, "low": 0.2, "high": 0.3}}
     evaluation["directions"] = {"image to text": numbers, "text to image": {}}
     write_json(evaluated_run.evaluation_path, evaluation)
-    measures, result = build_results_section(build_assets(evaluated_run)).template_variables["directions"]
-    assert [measure.title for measure in measures] == ["Recall@1"]
-    ((run, cells),) = result
+    variables = build_results_section(build_assets(evaluated_run)).template_variables
+    assert [metric.title for metric in variables["retrieval_metrics"]] == ["Recall@1"]
+    ((run, cells),) = variables["retrieval_cells"]
     assert run.name == "nt-xent"
     options = {way: [(cell.text, cell.interval) for cell in values] for way, values in cells.items()}
     assert options == {"image to text": [("25.0%", "20.0–30.0%")], "text to image": [("–", "")]}

@@ -16,8 +16,8 @@ import torch.distributed as dist
 from timm.layers import BatchNormAct2d  # type: ignore[attr-defined]
 from torch import Tensor, nn
 
-from contraport.auditing.pairs import audit_callback
-from contraport.auditing.pairs.audit_callback import AuditCallback
+from contraport.auditing.pairs import mismatch_dropping_callback
+from contraport.auditing.pairs.mismatch_dropping_callback import AuditCallback
 from contraport.data import build_loader, from_arrays, from_stream, local_batch_offset
 from contraport.data.streams import StreamReadError
 from contraport.distributed import (
@@ -210,7 +210,7 @@ def fail_in_first_process(rank: int, report: Report, where: str, folder: str) ->
     owners = {"_compute_next_state": AuditCallback, "append_metrics": WritableRun}
     owners |= {"__call__": Metric, "open_loggers": train_module}
     setattr(owners[where], where, fail)
-    audit_callback.broadcast_object = broadcast  # type: ignore[assignment]
+    mismatch_dropping_callback.broadcast_object = broadcast  # type: ignore[assignment]
     views = torch.randn(2, 100, 4, generator=torch.Generator().manual_seed(0)).numpy()
     audit, metrics = where == "_compute_next_state", ["uniformity"] if where == "__call__" else []
     try:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from contraport.auditing.pairs.audit_callback import AuditCallback
+from contraport.auditing.pairs.mismatch_dropping_callback import AuditCallback
 from contraport.auditing.pairs.paired_features import PairedFeatures
 from contraport.auditing.result import build_online_audit
 from contraport.data import Dataset, from_arrays, load
@@ -110,7 +110,9 @@ def test_scores_use_raw_vectors(audit_options: dict[str, Any], monkeypatch: pyte
         lambda audit_callback: PairedFeatures(torch.randn(2, ITEMS, 4).unbind()),
     )
     for widest in (1_024, 1):
-        monkeypatch.setattr("contraport.auditing.pairs.audit_callback.MAX_VECTOR_WIDTH_FOR_RAW_SCORES", widest)
+        monkeypatch.setattr(
+            "contraport.auditing.pairs.mismatch_dropping_callback.MAX_WIDTH_TO_SCORE_INPUT_VECTORS", widest
+        )
         result = train(**{**audit_options, "epochs": 1, "overwrite": True}).pair_scores()
         aurocs.append(roc_auc_score(np.arange(ITEMS) >= WRONG, result["scores"]))
     assert aurocs[0] > 0.8 > 0.65 > aurocs[1]

@@ -118,10 +118,3 @@ def concatenate_batches(parts: Sequence[Tensor]) -> Tensor:
         return torch.cat(list(parts))
     longest = max(part.shape[1] for part in parts)
     return torch.cat([F.pad(part, (0, longest - part.shape[1])) for part in parts])
-
-
-def create_zero_items(num_items: int, shape: Sequence[int]) -> Tensor:
-    """Create placeholder items of zeros, which as texts are empty."""
-    if tuple(shape) == TEXT_SHAPE:
-        return torch.zeros(num_items, 1, dtype=torch.uint8)
-    return torch.zeros(num_items, *shape)

@@ -22,8 +22,8 @@ from contraport._utils.progress import ProgressBars
 from contraport.auditing.command_options import AUDIT_COMMAND_SPEC, TRAINING_OPTION_NAMES, AuditOptions
 from contraport.auditing.export_clean import write_clean_data
 from contraport.auditing.page import write_audit_page
-from contraport.auditing.pairs.audit_callback import max_audited_batch_size
 from contraport.auditing.pairs.canonical_maps import find_width_reduction_note
+from contraport.auditing.pairs.mismatch_dropping_callback import max_audited_batch_size
 from contraport.auditing.pairs.partner_proposals import (
     lowest_scoring_indices,
     propose_partners,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from contraport._utils.files import write_csv, write_json
 from contraport._utils.formatting import format_options, format_percent, pluralize
 from contraport._utils.notebook_tables import format_html_rows
-from contraport.auditing.pairs.audit_callback import (
+from contraport.auditing.pairs.mismatch_dropping_callback import (
     MAX_DROPPED_SHARE,
     MEMORIZATION_AUC_THRESHOLD,
     format_memorization_warning,

@@ -873,7 +873,7 @@ def _sum_attraction_repulsion(
 ) -> Loss:
     """Sum an attraction between views of an item and a repulsion within views."""
     attract = cp.Objective(attraction_layout, kernel, cp.Free(), cp.Pairs(), attraction)
-    repel = cp.Objective(cp.WithinView(summed=True), kernel, cp.Free(), cp.Pairs(), repulsion)
+    repel = cp.Objective(cp.WithinView(sum_over_views=True), kernel, cp.Free(), cp.Pairs(), repulsion)
     return cp.SumLoss({attract: attraction_weight, repel: repulsion_weight})
 
 
@@ -1068,9 +1068,11 @@ def barlow_twins(redundancy: float = 5e-3) -> Loss:
     0.0
     """
     check_nonnegative("redundancy", redundancy)
-    diagonal, others = (cp.CoordinatePairs(cp.Cross(symmetric=False, decoupled=d), summed=True) for d in (False, True))
+    diagonal, others = (
+        cp.CoordinatePairs(cp.Cross(symmetric=False, decoupled=d), sum_over_coordinates=True) for d in (False, True)
+    )
     equal = cp.Objective(diagonal, cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.TargetCost(power=2))
-    square = cp.MeanSquaredCost(summed=True)
+    square = cp.MeanSquaredCost(sum_over_pairs=True)
     uncorrelated = cp.Objective(others, cp.Gibbs("negative-cosine", 1.0), cp.Free(), cp.Pairs(), square)
     return cp.SumLoss({equal: 1.0, uncorrelated: redundancy})
 
@@ -1100,6 +1102,6 @@ def vic_reg(invariance: float = 25.0, variance: float = 25.0, covariance: float 
     matched = cp.CoordinatePairs(cp.Cross(symmetric=False), centered=False)
     equal = cp.Objective(matched, cp.Gibbs("sqeuclidean", 1.0), free, pairs, cp.TargetCost())
     varied = cp.Objective(cp.CoordinatePairs(cp.WithinView()), dot, free, pairs, cp.VarianceHinge())
-    within = cp.CoordinatePairs(cp.WithinView(summed=True))
-    uncorrelated = cp.Objective(within, dot, free, pairs, cp.MeanSquaredCost(summed=True))
+    within = cp.CoordinatePairs(cp.WithinView(sum_over_views=True))
+    uncorrelated = cp.Objective(within, dot, free, pairs, cp.MeanSquaredCost(sum_over_pairs=True))
     return cp.SumLoss({equal: invariance, varied: variance, uncorrelated: covariance})

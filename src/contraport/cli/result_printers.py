@@ -57,10 +57,12 @@ def _measure_table_width(table: Table) -> Measurement:
     return Measurement.get(console, console.options.update(max_width=100_000), table)  # more than any table
 
 
-def print_evaluation(results_by_run: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]) -> None:
+def print_metrics_differences_and_verdict(
+    results_by_run: Mapping[str, Mapping[str, Any]], metric_selecting_options: Mapping[str, Any]
+) -> None:
     """Print each run's metrics and notes, then paired differences and a verdict.
 
-    Only the metrics of the verdict are printed, unless `options` has `all`, or `metrics`: those named are all wanted.
+    Only the metrics of the verdict are printed, unless the options have `all`, or `metrics`, which are then all wanted.
     """
     # Here, not above: the other printers need neither torch nor the report.
     from contraport.reporting.reported_run import load_runs
@@ -70,7 +72,8 @@ def print_evaluation(results_by_run: Mapping[str, Mapping[str, Any]], options: M
     shown: dict[str, set[str]] = {}  # metric keys by run
     for (name, result), run in zip(results_by_run.items(), runs, strict=True):
         measured = {key for values in result["rows"].values() for key in values}
-        chosen = () if options.get("all") or options.get("metrics") else choose_verdict_metrics([run])
+        shows_all = metric_selecting_options.get("all") or metric_selecting_options.get("metrics")
+        chosen = () if shows_all else choose_verdict_metrics([run])
         shown[name] = {metric.key for metric in chosen} or measured  # all if there is no verdict
         num_hidden = len(measured - shown[name])
         rows_of_shown = {

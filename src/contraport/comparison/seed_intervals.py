@@ -179,7 +179,7 @@ def estimate_paired_difference(
     *,
     prior: VarianceEstimate | None = None,
 ) -> PairedDifference:
-    """Estimate the difference of two means over the same seeds, with its variances.
+    """Estimate the difference of two means, with its variances due to seeds and test items.
 
     Args:
         values: one value per seed, ``(s,)``.

@@ -140,7 +140,7 @@ class ClaimVerdict(NamedTuple):
 
 
 class MetricValues(NamedTuple):
-    """Values of one metric in the whole table, with priors for their variances.
+    """Values of one metric in the whole table, with priors for variances between seeds.
 
     Attributes:
         cell_values: values of each cell, by row and column.
@@ -176,7 +176,7 @@ def _restrict_to_shared_seeds(one: CellValues, other: CellValues) -> tuple[CellV
 
 
 def collect_values_and_variance_priors(grid: Grid, results: JobAndResultByRowColumnSeed, key: str) -> MetricValues:
-    """Collect the values of one metric, and estimate priors for their variances."""
+    """Collect the values of one metric, and estimate priors for variances between seeds."""
     cells = {
         (row.name, column.name): _collect_cell_values(grid, results, row, column, key)
         for row in grid.rows

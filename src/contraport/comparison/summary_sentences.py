@@ -59,14 +59,15 @@ def summarize_first_metric(comparison: Comparison, column: str) -> str:
         baseline = next((one for one in entries if one.row_name == comparison.baseline), best)
         baseline_value = _describe_mean_with_interval(metric, baseline)
         best_clause = "" if value == baseline_value else f" and {value} for {best.row_name}"
-        parts = [f"{start} on {metric.title_with_article}, {baseline_value} for {baseline.row_name}{best_clause}"]
+        start += f" on {metric.title_with_definite_article}"
+        parts = [f"{start}, {baseline_value} for {baseline.row_name}{best_clause}"]
     elif len(tied) > 1:
         same = "same" if len(tied) == len(entries) else f"same {superlative}"
         parts = [f"{_join_first_few(tied)} have the {same} {title}, {value}"]
     elif len(comparison.rows) > 1:
         parts = [f"{best.row_name} has the {superlative} {title}, {value}"]
     else:
-        parts = [f"{best.row_name} has {value} on {metric.title_with_article}"]
+        parts = [f"{best.row_name} has {value} on {metric.title_with_definite_article}"]
     parts += _list_clauses_against_baseline(
         comparison.baseline, metric, entries, groups, omit_insignificant=is_undecided
     )

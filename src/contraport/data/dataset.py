@@ -96,7 +96,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         entity_keys: keys of the rows and of the columns of a coupling, in the order of their own sets; None for other
             data. A dataset of one of these views has them as `keys`.
         has_mismatched_partners: whether pairs were mismatched on purpose, so that each batch has the view of each
-            item's partner too, from which the views after the first are made; see `contraport.data.perturbations`.
+            item's partner too, from which the views after the first are made; see `replace_views_after_first`.
 
     >>> import numpy as np
     >>> from contraport.data import from_arrays
@@ -368,7 +368,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         total: Tensor | float = 0.0
         square: Tensor | float = 0.0
         count = 0
-        for number, items in enumerate(self._iterate_evenly_spaced_items(view)):
+        for number, items in enumerate(self._iterate_blocks_of_evenly_spaced_items(view)):
             values = items.double().div_(255.0 if items.dtype == torch.uint8 else 1.0).transpose(0, 1).flatten(1)
             if number == 0:
                 shift = values.mean(dim=1, keepdim=True)  # squares about a nearby mean lose no digits
@@ -392,16 +392,18 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         (([0.0], [63.0]), None)
         """
         # Decoding one image file shows the type of all.
-        if next(self._iterate_evenly_spaced_items(view, max_items=1)).dtype == torch.uint8:
+        if next(self._iterate_blocks_of_evenly_spaced_items(view, max_items=1)).dtype == torch.uint8:
             return None
-        channels = (items.transpose(0, 1).flatten(1) for items in self._iterate_evenly_spaced_items(view))
+        channels = (items.transpose(0, 1).flatten(1) for items in self._iterate_blocks_of_evenly_spaced_items(view))
         lows, highs = zip(*((values.amin(1), values.amax(1)) for values in channels), strict=True)
         low, high = torch.stack(lows).amin(0), torch.stack(highs).amax(0)
         if bool((low >= 0).all() and (high <= 1).all()):
             return None
         return low.tolist(), torch.where(high > low, high, low + 1).tolist()
 
-    def _iterate_evenly_spaced_items(self, view: int, max_items: int = MAX_ITEMS_FOR_STATISTICS) -> Iterator[Tensor]:
+    def _iterate_blocks_of_evenly_spaced_items(
+        self, view: int, max_items: int = MAX_ITEMS_FOR_STATISTICS
+    ) -> Iterator[Tensor]:
         """Yield a view's values at evenly spaced items, block by block."""
         limit = min(max_items, MAX_ITEMS_FOR_STATISTICS if self.is_in_memory else 1_000)  # decoding files is slow
         having = torch.arange(len(self)) if self.present is None else self.present[:, view].nonzero()[:, 0]

@@ -19,7 +19,7 @@ from torch.nn.parameter import is_lazy
 from contraport._utils.files import read_json_or_none
 from contraport._utils.formatting import describe_items_of_shape, format_options
 from contraport._utils.lazy_imports import LazyModule, import_object
-from contraport._utils.text_bytes import TEXT_SHAPE, create_zero_items
+from contraport._utils.text_bytes import TEXT_SHAPE
 from contraport.catalog.encoders import ANY_TIMM_LABEL, CUSTOM_ENCODER_LABEL, ENCODERS
 from contraport.encoders.builtin_networks import default_encoder_name
 from contraport.encoders.transformers_text_encoder import build_transformers_text_encoder
@@ -131,12 +131,19 @@ def build_encoder(name: str | nn.Module, shape: Shape, *, low_resolution: bool =
     return encoder
 
 
+def create_placeholder_items(num_items: int, shape: Shape) -> torch.Tensor:
+    """Create items of zeros for trial calls of encoders, which as texts are empty."""
+    if tuple(shape) == TEXT_SHAPE:
+        return torch.zeros(num_items, 1, dtype=torch.uint8)
+    return torch.zeros(num_items, *shape)
+
+
 def _count_features(encoder: nn.Module, name: str, shape: Shape) -> int:
     """Count the features of an encoder by a forward pass."""
     training = encoder.training
     try:
         with torch.no_grad():
-            output = encoder.eval()(create_zero_items(2, shape))
+            output = encoder.eval()(create_placeholder_items(2, shape))
     except (Exception, SystemExit) as error:  # third-party code may raise anything
         raise _shape_error(name, shape, error) from error
     finally:

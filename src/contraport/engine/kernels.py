@@ -221,7 +221,7 @@ class Kernel(nn.Module, ABC):
 
     @abstractmethod
     def log_kernel(self, negative_cost_in_units: LogKernelFromUnit, temperature: float | Tensor) -> LogKernel:
-        """Build the log-kernel from a function that computes negative costs.
+        """Build the log-kernel from a function that computes T = -cost.
 
         Args:
             negative_cost_in_units: returns -cost / u for a unit u, such as the temperature.
@@ -255,7 +255,7 @@ class Kernel(nn.Module, ABC):
             cost_unit,
             constant_bias=None if isinstance(rows.bias, Tensor) else 2 * rows.bias,
             max_product=rows.common_squared_norm,
-            cost_is_distance=self.cost in _DISTANCE_COSTS,
+            cost_is_distance=self.cost in _DISTANCE_COST_NAMES,
         )
 
     def _repr_with_temperature(self, name: str, first_argument: object, options: str = "") -> str:
@@ -361,9 +361,9 @@ class Gibbs(Kernel):
     ) -> None:
         super().__init__(cost, temperature, learnable=learnable)
         check_positive("power", power)
-        distances = ", ".join(_DISTANCE_COSTS)
+        distances = ", ".join(_DISTANCE_COST_NAMES)
         message = f"power: must be 1 for the cost {cost!r}, got {power!r}. Other powers require {distances}."
-        check(power == 1 or cost in _DISTANCE_COSTS, message, "conflict")
+        check(power == 1 or cost in _DISTANCE_COST_NAMES, message, "conflict")
         self.power = power
 
     def log_kernel(self, negative_cost_in_units: LogKernelFromUnit, temperature: float | Tensor) -> LogKernel:
@@ -405,7 +405,7 @@ class RationalQuadratic(Kernel):
         power: float = 1.0,
         learnable: bool = False,
     ) -> None:
-        check_name("cost", cost, _DISTANCE_COSTS)
+        check_name("cost", cost, _DISTANCE_COST_NAMES)
         super().__init__(cost, temperature, learnable=learnable)
         check_nonnegative("power", power)
         self.power = power
@@ -588,5 +588,5 @@ _SIMILARITY_TO_NEGATIVE_COST_BY_COST: dict[str, Callable[[Tensor], Tensor]] = {
 }
 """Function from the similarity to minus the cost, by name of the cost."""
 
-_DISTANCE_COSTS = ("cosine", "chordal", "sqeuclidean")
+_DISTANCE_COST_NAMES = ("cosine", "chordal", "sqeuclidean")
 """Names of costs that are distances: nonnegative, so that a power of them is defined."""

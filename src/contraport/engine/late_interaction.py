@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -219,7 +219,7 @@ def _set_similarities_op(
             for rows in row_blocks:
                 tile = _CosineTile(rows, columns, matching)
                 if temperature > 0:
-                    value = tile.run_half_steps().similarities_after_half_steps()
+                    value = tile.store_sinkhorn_sums_and_potentials().similarities_after_half_steps()
                 else:
                     maxima, places = tile.cosines.max(3)
                     value = (maxima * tile.a).sum(1) * tile.scale
@@ -268,7 +268,7 @@ def _set_similarities_gradient_op(
             column_gradient = torch.zeros_like(columns.units)
             for rows, row_gradient in zip(row_blocks, row_gradients, strict=True):
                 block_grad_output = grad_output[rows.set_indices[:, None], columns.set_indices]
-                tile = _CosineTile(rows, columns, matching).run_half_steps()
+                tile = _CosineTile(rows, columns, matching).store_sinkhorn_sums_and_potentials()
                 weights = tile.cosine_gradient(block_grad_output).flatten(2).flatten(0, 1)
                 row_gradient.flatten(0, 1).addmm_(weights, columns.units.flatten(0, 1))
                 column_gradient.flatten(0, 1).addmm_(weights.T, rows.units.flatten(0, 1))
@@ -389,8 +389,8 @@ class _CosineTile:
         if matching.iterations == 0 and int(columns.sizes[-1]) < products.shape[1] // len(columns.set_indices):
             self.cosines.masked_fill_(self.b == 0, -torch.inf)
 
-    def run_half_steps(self) -> _CosineTile:
-        """Run Sinkhorn half-steps for all pairs of sets at once.
+    def store_sinkhorn_sums_and_potentials(self) -> Self:
+        """Match the vectors of each pair of sets by Sinkhorn half-steps.
 
         The kernel is e^((cosine - shift) / temperature). Without steps on columns the shift is the maximum of each row,
         so that nothing vanishes at any temperature. With such steps it is 1, and the temperature is bounded from below.

@@ -70,11 +70,11 @@ class Shards(NamedTuple):
         """Return the index of a process's first row, with rows sorted by process."""
         return sum(self.sizes[:rank])
 
-    def to_owner_order(self, value: Tensor) -> Tensor:
+    def sort_rows_by_process(self, value: Tensor) -> Tensor:
         """Reorder per-row values, (N,), so that rows are sorted by process."""
         return value if self.order is None else value[self.order]
 
-    def to_row_order(self, value: Tensor) -> Tensor:
+    def restore_row_order(self, value: Tensor) -> Tensor:
         """Restore the original row order of per-row values sorted by process, (N,)."""
         return value if self.inverse_order is None else value[self.inverse_order]
 
@@ -175,7 +175,7 @@ class RingLogKernel(LogKernel):
     def with_link(self, link: Link | None, *, factor: float | Tensor = 1.0, row_shift: Tensor | None = None) -> Self:
         if row_shift is not None:
             shards = self.row_shards
-            row_shift = self.processes.own_rows(shards.to_owner_order(row_shift), shards.sizes)
+            row_shift = self.processes.own_rows(shards.sort_rows_by_process(row_shift), shards.sizes)
         return replace(self, own=self.own.with_link(link, factor=factor, row_shift=row_shift))
 
     def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
@@ -203,7 +203,7 @@ class RingLogKernel(LogKernel):
         tensors: list[Tensor] = []
         structure = flatten(self.to_flattenable(), tensors)
         own: Tensor = _RowSumsOfWeightedLogKernel.apply(structure, weight, *tensors)
-        return self.row_shards.to_row_order(self.processes.gather(own, self.row_shards.sizes))
+        return self.row_shards.restore_row_order(self.processes.gather(own, self.row_shards.sizes))
 
     def _raise_unsupported(self, *_: Any, **__: Any) -> NoReturn:
         """Raise `UsageError` for an operation that the ring exchange does not support."""
@@ -301,8 +301,8 @@ class RingPairPasses(PairPasses):
         self.rows, self.columns = self.ring.row_shards, self.ring.column_shards
 
     def row_column_log_sums(self, column_potential: Tensor | None, row_potential: Tensor | None) -> OptionalSums:
-        column_potential = None if column_potential is None else self.columns.to_owner_order(column_potential)
-        row_potential = None if row_potential is None else self.rows.to_owner_order(row_potential)
+        column_potential = None if column_potential is None else self.columns.sort_rows_by_process(column_potential)
+        row_potential = None if row_potential is None else self.rows.sort_rows_by_process(row_potential)
         n, m = self.ring.shape
         by_row = None if column_potential is None else column_potential.new_full((n,), -torch.inf)
         by_column = None if row_potential is None else row_potential.new_full((m,), -torch.inf)
@@ -340,7 +340,7 @@ class RingPairPasses(PairPasses):
                     total[parts[side.factor_axis]] += part
         self.processes.all_reduce_(*sums)
         shards = {"rows": self.columns, "columns": self.rows}
-        return [shards[term.factor_axis].to_row_order(total) for term, total in zip(terms, sums, strict=True)]
+        return [shards[term.factor_axis].restore_row_order(total) for term, total in zip(terms, sums, strict=True)]
 
     def input_grads(
         self, terms: Sequence[WeightTerm], needs_grad: Sequence[bool], *, without_link: bool = False
@@ -371,7 +371,7 @@ class RingPairPasses(PairPasses):
         return self._reduce_and_scale_gradients(gradients)
 
     def plan_similarity_row_sums(self, row_potential: Tensor, column_potential: Tensor) -> Tensor:
-        f, g = self.rows.to_owner_order(row_potential), self.columns.to_owner_order(column_potential)
+        f, g = self.rows.sort_rows_by_process(row_potential), self.columns.sort_rows_by_process(column_potential)
         sums = torch.zeros_like(f)
         for visit, passes in self._iter_visits_with_passes():
             sums[visit.rows] += passes.plan_similarity_row_sums(f[visit.rows], g[visit.columns])
@@ -379,7 +379,7 @@ class RingPairPasses(PairPasses):
                 mirrored = self.visit_passes_class(passes.geometry.T, _SINGLE_PROCESS, (), self.operand_dtype)
                 sums[visit.columns] += mirrored.plan_similarity_row_sums(f[visit.columns], g[visit.rows])
         self.processes.all_reduce_(sums)
-        return self.rows.to_row_order(sums)
+        return self.rows.restore_row_order(sums)
 
     def _iter_visits_with_passes(self, exchange: RingExchange | None = None) -> Iterator[tuple[RingVisit, PairPasses]]:
         """Yield arriving columns, and the backend for their pairs with this process's rows.
@@ -398,7 +398,7 @@ class RingPairPasses(PairPasses):
 
     def _terms_in_owner_order(self, terms: Sequence[WeightTerm]) -> list[WeightTerm]:
         """Return terms of the pair weights with rows and columns sorted by owning process."""
-        rows, columns = self.rows.to_owner_order, self.columns.to_owner_order
+        rows, columns = self.rows.sort_rows_by_process, self.columns.sort_rows_by_process
         return [
             WeightTerm(rows(a), columns(b), axis, rows(factor) if axis == "rows" else columns(factor))
             for a, b, axis, factor in terms
@@ -410,7 +410,7 @@ class RingPairPasses(PairPasses):
             return None
         total = torch.ones_like(sums_in_owner_order)
         self.processes.all_reduce_log_sums_(sums_in_owner_order, total)
-        return shards.to_row_order(sums_in_owner_order + total.log())
+        return shards.restore_row_order(sums_in_owner_order + total.log())
 
 
 def _add_log_sums_in_place(total: Tensor | None, part: slice, values: Tensor | None) -> None:

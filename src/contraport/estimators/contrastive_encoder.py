@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from contraport._utils.text_bytes import texts_or_none_if_no_strings
-from contraport.auditing.pairs.audit_callback import AuditCallback, max_audited_batch_size
+from contraport.auditing.pairs.mismatch_dropping_callback import AuditCallback, max_audited_batch_size
 from contraport.auditing.pairs.synthetic_mismatches import DatasetWithDecoysPastEnd, add_decoys
 from contraport.auditing.result import Audit, build_online_audit
 from contraport.catalog import apply_recipe

@@ -135,7 +135,7 @@ EVALUATE_COMMAND_SPEC = Command(
         "contraport evaluate runs/nested --dims 64 32 --metrics accuracy",
         'contraport evaluate runs/captioned --classes bag coat --templates "a {}" "a photo of a {}"',
     ),
-    printer_path="contraport.cli.result_printers:print_evaluation",
+    printer_path="contraport.cli.result_printers:print_metrics_differences_and_verdict",
     printer_flags={"all": "Print all metrics, not only the main ones."},
     next_commands_path="contraport.cli.next_commands:after_evaluate",
     required_extra=TRAIN_AND_REPORT_EXTRAS,

@@ -233,7 +233,7 @@ def find_verdict_text(
     }
     metrics = collect_metrics_for_display([metric_keys])
     if has_several_views:
-        retrieval_advice = _build_retrieval_advice_or_empty(metrics, differences)
+        retrieval_advice = _advise_if_retrieval_beats_all_baselines(metrics, differences)
         advice = {row: text + retrieval_advice for row, text in advice.items()}
     verdict = _find_verdict_without_size_warning(metrics, differences, advice)
     if verdict is None or num_test_items >= 50:  # one test item is then at most 2 points
@@ -260,26 +260,26 @@ def _find_verdict_without_size_warning(
         for metric, gain in by_metric.items():
             if gain.high < 0:
                 return (
-                    f"Use {BASELINE_TITLES[row]}: on {metric.title_with_article} the trained encoder is worse by "
-                    f"{metric.format_difference(-gain)}. {advice_by_baseline[row]}"
+                    f"Use {BASELINE_TITLES[row]}: on {metric.title_with_definite_article} the trained encoder is worse "
+                    f"by {metric.format_difference(-gain)}. {advice_by_baseline[row]}"
                 )
     no_better = [row for row, by_metric in compared.items() if not any(gain.low > 0 for gain in by_metric.values())]
     if no_better:
         simplest = no_better[-1]
-        measured = join_names([metric.title_with_article for metric in compared[simplest]])
+        measured = join_names([metric.title_with_definite_article for metric in compared[simplest]])
         return (
             f"Use {BASELINE_TITLES[simplest]} for {measured}: the trained encoder is not significantly better there. "
             f"{advice_by_baseline[simplest]}"
         )
     smallest = {row: max(by_metric.items(), key=lambda item: item[1].low) for row, by_metric in compared.items()}
     reasons = [
-        f"than {BASELINE_TITLES[row]} on {metric.title_with_article}, by {metric.format_difference(gain)}"
+        f"than {BASELINE_TITLES[row]} on {metric.title_with_definite_article}, by {metric.format_difference(gain)}"
         for row, (metric, gain) in smallest.items()
     ]
     return f"Use the trained encoder: it is better {', and '.join(reasons)}."
 
 
-def _build_retrieval_advice_or_empty(metrics: Sequence[Metric], differences: DifferencesByBaseline) -> str:
+def _advise_if_retrieval_beats_all_baselines(metrics: Sequence[Metric], differences: DifferencesByBaseline) -> str:
     """Return advice to use the encoder for retrieval, empty unless it beats all baselines."""
     keys = {key for by_metric in differences.values() for key in by_metric}
     metric = next((one for one in metrics if one.group == "retrieval" and one.key in keys), None)
@@ -293,5 +293,5 @@ def _build_retrieval_advice_or_empty(metrics: Sequence[Metric], differences: Dif
         return ""
     return (
         f" Use the trained encoder for retrieval of the other view: it is better than {BASELINE_TITLES[row]} on "
-        f"{metric.title_with_article}, by {metric.format_difference(smallest)}."
+        f"{metric.title_with_definite_article}, by {metric.format_difference(smallest)}."
     )

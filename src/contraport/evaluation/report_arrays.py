@@ -14,7 +14,7 @@ from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import MIN_PAIRS, PairedFeatures
 from contraport.data import Dataset, Views
 from contraport.data.item_previews import make_item_previews_per_view, shrink_to_uint8_nchw
-from contraport.data.perturbations import replace_views_after_first
+from contraport.data.mismatches_and_corruptions import replace_views_after_first
 from contraport.embedding import LoaderConfig, embed_views, fixed_seed, inference_mode
 from contraport.encoders import Model
 from contraport.engine import normalize

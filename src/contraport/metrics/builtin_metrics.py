@@ -386,7 +386,7 @@ def zero_shot_accuracy_per_item(context: EvalContext) -> ItemValueArray:
     ),
     headline=False,
 )
-def mutual_information_result(context: EvalContext) -> MetricResult:
+def mutual_information_bound_result(context: EvalContext) -> MetricResult:
     """InfoNCE lower bound on the mutual information of two views.
     It is log n minus the InfoNCE loss on all n test items.
     """

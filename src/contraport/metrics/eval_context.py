@@ -15,13 +15,17 @@ from torch import Tensor
 from contraport._utils.text_bytes import TEXT_SHAPE
 from contraport.data import Dataset, Views, from_arrays
 from contraport.data.duplicate_groups import first_indices
-from contraport.data.perturbations import corrupt_images
+from contraport.data.mismatches_and_corruptions import corrupt_images
 from contraport.embedding import LoaderConfig, RawInputEncoder, embed_views, extract_item_features, fixed_seed
 from contraport.encoders import Model
 from contraport.metrics.clustering import assign_kmeans_clusters
 from contraport.metrics.column_ranking import ColumnRanking, rank_columns
 from contraport.metrics.probes import fit_linear_probe
-from contraport.metrics.retrieval_ranks import MAX_COMPARED_PAIRS, NUM_SAMPLED_RETRIEVAL_TEST_ITEMS, retrieval_ranks
+from contraport.metrics.retrieval_ranks import (
+    MAX_PAIRS_WITHOUT_SAMPLING,
+    NUM_SAMPLED_RETRIEVAL_TEST_ITEMS,
+    retrieval_ranks_by_view_pair,
+)
 from contraport.metrics.zero_shot import CLASS_PROMPT_TEMPLATES, build_class_prompts, compute_unit_class_embeddings
 from contraport.objectives import Loss, Objective
 from contraport.options import keep_deprecated_attributes
@@ -241,7 +245,7 @@ class EvalContext:
 
         Rank 1 is the nearest. Of a sample of many items, those of `retrieval_sample_positions`.
         """
-        return retrieval_ranks(
+        return retrieval_ranks_by_view_pair(
             *self.test_view_embeddings_for_retrieval,
             content_ids=self.test.view_content_ids_if_repeated if self.retrieval_direction_names else None,
             positions=self.retrieval_sample_positions,
@@ -256,10 +260,10 @@ class EvalContext:
         """Return positions of a random subset of test items, or None for all.
 
         All are used if there are no more, or if all pairs of a test item and a candidate are at most
-        `MAX_COMPARED_PAIRS`. The sample is the same for every encoder, and a smaller one is part of a larger one.
+        `MAX_PAIRS_WITHOUT_SAMPLING`. Samples are the same for every encoder; a smaller one is part of a larger one.
         """
         items = len(self.test)
-        if items <= sample_size or items * num_candidates <= MAX_COMPARED_PAIRS:
+        if items <= sample_size or items * num_candidates <= MAX_PAIRS_WITHOUT_SAMPLING:
             return None
         return torch.randperm(items, generator=torch_generator("metrics.test_sample", items))[:sample_size].numpy()
 

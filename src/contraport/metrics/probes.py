@@ -42,7 +42,7 @@ MIN_KNN_RECALL = 0.99
 """Share of the nearest training items that an approximate search must find on a sample of the test items."""
 
 NUM_SAMPLED_KNN_TEST_ITEMS = 50_000
-"""Number of test items that kNN classifies, drawn at random, if all exceed `retrieval_ranks.MAX_COMPARED_PAIRS`."""
+"""Number of test items that kNN classifies, drawn at random, if all exceed `MAX_PAIRS_WITHOUT_SAMPLING`."""
 
 log = logging.getLogger("contraport.metrics")
 

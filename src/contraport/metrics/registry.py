@@ -29,7 +29,7 @@ A run has only one of the two: its initial weights, or random ones. Pretrained w
 BASELINE_TITLES: Final = {**INITIAL_ENCODER_BASELINE_TITLES, "raw": "raw inputs"}
 """Titles of all baselines, by row name in `evaluation.json`."""
 
-MAX_HEADLINE_METRICS = 2
+MAX_VERDICT_METRICS = 2
 """Maximum number of metrics that a verdict is based on."""
 
 _NUMBER_PLACEHOLDER = "{}"  # place of the number in the key and title of a metric: "recall@{}"
@@ -51,7 +51,10 @@ class Requirement(NamedTuple):
     is_rarely_met: bool = False
 
 
-@keep_deprecated_attributes(better="better_direction", pattern="value_format", in_percent="is_shown_in_percent")
+@keep_deprecated_attributes(
+    better="better_direction", pattern="value_format", in_percent="is_shown_in_percent",
+    title_with_definite_article="title_with_definite_article",
+)  # fmt: skip
 @dataclass(frozen=True)
 class Metric:
     """Registered metric, with its name, requirements, format and function.
@@ -109,7 +112,7 @@ class Metric:
         return f"{value}{' points' * self.is_shown_in_percent} ({low} to {high})"
 
     @property
-    def title_with_article(self) -> str:
+    def title_with_definite_article(self) -> str:
         """Title with an article where needed, such as "the linear probe" or "recall@1"."""
         title = lower_first_letter(self.title)
         return title if title == self.title or title[-1].isdigit() else f"the {title}"
@@ -277,7 +280,7 @@ def choose_headline_metrics(metrics: Iterable[Metric]) -> list[Metric]:
     for group in ("links", "accuracy", "retrieval", "clustering"):
         if in_group := [metric for metric in directed if metric.group == group]:
             preferred = [metric for metric in in_group if metric.is_headline]
-            return (preferred or in_group)[:MAX_HEADLINE_METRICS]
+            return (preferred or in_group)[:MAX_VERDICT_METRICS]
     return []
 
 

@@ -24,9 +24,9 @@ TILE_SIZE = 1_024
 """Number of rows and of columns of a tile of cosines that ranks are counted in: it fits the cache of a processor."""
 
 NUM_SAMPLED_RETRIEVAL_TEST_ITEMS = 20_000
-"""Number of test items that retrieval ranks, drawn at random, if all exceed `MAX_COMPARED_PAIRS`."""
+"""Number of test items that retrieval ranks, drawn at random, if all exceed `MAX_PAIRS_WITHOUT_SAMPLING`."""
 
-MAX_COMPARED_PAIRS = 10**9
+MAX_PAIRS_WITHOUT_SAMPLING = 10**9
 """Maximum number of test items times candidates; beyond it, a metric of pairs uses a random sample of test items."""
 
 TIE_DISTANCE_TOLERANCE = 4e-6
@@ -79,7 +79,7 @@ def scale_to_unit_length(points: Tensor, dtype: torch.dtype = torch.float32) -> 
     return F.normalize(points / largest.where(largest > 0, 1.0), dim=1)
 
 
-def retrieval_ranks(
+def retrieval_ranks_by_view_pair(
     *views: Tensor, content_ids: Tensor | None = None, positions: np.ndarray[Any, Any] | None = None
 ) -> np.ndarray[Any, Any]:
     """Return each item's retrieval rank for each ordered pair of views, `(n, k)`.
@@ -100,12 +100,12 @@ def retrieval_ranks(
     Raises:
         UsageError: the shapes differ, or an embedding is not finite.
 
-    >>> retrieval_ranks(torch.eye(3), torch.eye(3)[[0, 2, 1]]).tolist()
+    >>> retrieval_ranks_by_view_pair(torch.eye(3), torch.eye(3)[[0, 2, 1]]).tolist()
     [[1, 1], [3, 3], [3, 3]]
-    >>> retrieval_ranks(torch.eye(3), torch.eye(3)[[0, 2, 1]], positions=np.array([2, 0])).tolist()
+    >>> retrieval_ranks_by_view_pair(torch.eye(3), torch.eye(3)[[0, 2, 1]], positions=np.array([2, 0])).tolist()
     [[3, 3], [1, 1]]
     >>> ids = torch.tensor([[0, 0], [0, 1], [1, 2]])
-    >>> retrieval_ranks(torch.eye(3)[[0, 0, 1]], torch.eye(3)[[0, 2, 1]], content_ids=ids).tolist()
+    >>> retrieval_ranks_by_view_pair(torch.eye(3)[[0, 0, 1]], torch.eye(3)[[0, 2, 1]], content_ids=ids).tolist()
     [[1, 1], [1, 2], [1, 1]]
     """
     check(len(views) > 1, f"views: must be at least 2, got {len(views)}.")

@@ -18,10 +18,10 @@ from contraport.engine import Indices, LabelExclusion, SimilarityExclusion
 from contraport.errors import UsageError
 
 
-def group_index_per_label(labels: Tensor) -> Tensor:
-    """Return each item's group index, the number of items with a smaller label.
+def num_smaller_labels(labels: Tensor) -> Tensor:
+    """Return the number of smaller labels for each label, as a group index.
 
-    >>> group_index_per_label(torch.tensor([7, 2, 7, 5])).tolist()
+    >>> num_smaller_labels(torch.tensor([7, 2, 7, 5])).tolist()
     [2, 0, 2, 1]
     """
     return torch.searchsorted(labels.sort().values, labels.contiguous())
@@ -77,8 +77,8 @@ class SignedLabelEquality:
         size, width = labels.shape
         groups = None if width else labels.new_zeros(size)
         for column in labels.unbind(1):  # many times faster than unique(dim=0)
-            indices = group_index_per_label(column)
-            groups = indices if groups is None else group_index_per_label(groups * size + indices)
+            indices = num_smaller_labels(column)
+            groups = indices if groups is None else num_smaller_labels(groups * size + indices)
         assert groups is not None
         # Bounded by the number of labels: the exact number of groups would have to be read from the device.
         bound = size if width else 1

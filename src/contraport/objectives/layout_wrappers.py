@@ -14,7 +14,7 @@ from torch import Tensor
 from contraport.engine import SimilarityExclusion, normalize
 from contraport.errors import check, check_finite, check_integer, check_nonempty_sequence, check_positive, check_type
 from contraport.objectives.layouts import Block, Layout, LayoutTraits
-from contraport.options import accept_deprecated_keywords
+from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
 __all__ = [
     "CoordinatePairs",
@@ -238,7 +238,8 @@ class GuidedNegatives(LayoutWrapper):
         return replace(block, pattern=replace(pattern, masks=(*pattern.masks, mask), has_no_empty_row_or_column=False))
 
 
-@accept_deprecated_keywords(centred="centered")
+@accept_deprecated_keywords(centred="centered", summed="sum_over_coordinates")
+@keep_deprecated_attributes(summed="sum_over_coordinates")
 @dataclass(frozen=True, repr=False)
 class CoordinatePairs(LayoutWrapper):
     """Layout wrapper that compares coordinates by correlation (Barlow Twins, VICReg).
@@ -250,7 +251,7 @@ class CoordinatePairs(LayoutWrapper):
         layout: the other layout.
         centered: subtract each coordinate's mean and divide by sqrt(n - 1), so that inner products are unbiased
             covariances; else divide by sqrt(n).
-        summed: sum over the coordinates rather than average.
+        sum_over_coordinates: sum over the coordinates rather than average.
 
     Raises:
         UsageError: in the call, a single item whose coordinates are to be centered.
@@ -264,7 +265,7 @@ class CoordinatePairs(LayoutWrapper):
 
     layout: Layout
     centered: bool = True
-    summed: bool = False
+    sum_over_coordinates: bool = False
 
     @property
     def traits(self) -> LayoutTraits:
@@ -276,7 +277,7 @@ class CoordinatePairs(LayoutWrapper):
         wide = [z.to(torch.promote_types(z.dtype, torch.float32)) for z in views]
         scaled = [_center_columns(z) / (n - 1) ** 0.5 if self.centered else z / n**0.5 for z in wide]
         blocks = self.layout(*(z.T for z in scaled))
-        if not self.summed:
+        if not self.sum_over_coordinates:
             return blocks
         return [replace(block, pattern=block.pattern.with_scaled_weight(d)) for block in blocks]
 

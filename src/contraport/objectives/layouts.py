@@ -608,6 +608,8 @@ class CoreViewPairs(Layout):
         return _build_view_pair_blocks(self, views, ((views[0], other) for other in views[1:]))
 
 
+@accept_deprecated_keywords(summed="sum_over_views")
+@keep_deprecated_attributes(summed="sum_over_views")
 @dataclass(frozen=True, repr=False)
 class WithinView(Layout):
     """Layout that compares items within each view, averaged over the views.
@@ -615,22 +617,22 @@ class WithinView(Layout):
     Self pairs are positives, but are not compared.
 
     Args:
-        summed: sum over the views rather than average.
+        sum_over_views: sum over the views rather than average.
 
     Raises:
-        UsageError: summed is not a Boolean; in the call, additional columns (``negatives=``).
+        UsageError: sum_over_views is not a Boolean; in the call, additional columns (``negatives=``).
 
     >>> import torch, contraport as cp
     >>> [block.shape for block in cp.WithinView()(torch.zeros(3, 2), torch.zeros(3, 2))]
     [(3, 3), (3, 3)]
     """
 
-    summed: bool = False
+    sum_over_views: bool = False
     traits = LayoutTraits(takes_all_views=True, views_are_positives=False, includes_positives=False)
 
     def __call__(self, *views: Tensor) -> list[Block]:
         """Return one block per view, (n, n) each, of the items within it."""
-        weight = 1.0 if self.summed else 1 / len(views)
+        weight = 1.0 if self.sum_over_views else 1 / len(views)
         pattern = build_diagonal_pattern(len(views[0]), weight, False, views[0].device, True)
         return [Block(pattern, z, z) for z in views]
 

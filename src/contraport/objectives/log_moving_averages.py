@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from contraport.engine import check_not_in_torch_func
 from contraport.errors import UsageError, check, check_integer, is_number
-from contraport.objectives.equal_label_pairs import group_index_per_label, log_mean_exp_by_group
+from contraport.objectives.equal_label_pairs import log_mean_exp_by_group, num_smaller_labels
 from contraport.objectives.inputs import check_values
 
 
@@ -54,7 +54,7 @@ class ItemLogAverages(nn.Module):
             indices: index of each value in the flattened buffer, (k,); indices may repeat.
             log_values: logs of the values to average, (k,); minus infinity is left out.
         """
-        groups, size, present = group_index_per_label(indices), len(indices), log_values != -torch.inf
+        groups, size, present = num_smaller_labels(indices), len(indices), log_values != -torch.inf
         # Values that are left out form one more group, after the groups of the indices.
         groups_or_last, ones = torch.where(present, groups, size), torch.ones_like(log_values)
         counts = log_values.new_zeros(size + 1).index_add(0, groups_or_last, ones)

@@ -26,6 +26,7 @@ from contraport.objectives.constraints import (
 )
 from contraport.objectives.loss import Loss
 from contraport.objectives.transport_assignments_and_weights import WeightsFromPlan
+from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 from contraport.schedules import RampSchedule, parse_start_end_shape, parse_temperature_schedule
 
 
@@ -74,22 +75,25 @@ class TemperatureSchedule(NonDefaultsReprMixin, RampSchedule):
         loss.temperature = self.value(step)
 
 
+@accept_deprecated_keywords(every="steps_between_changes")
+@keep_deprecated_attributes(every="steps_between_changes")
 @dataclass(frozen=True, repr=False)
 class Tighten(NonDefaultsReprMixin):
     """Constraint schedule from `Rows` to `Balanced` with 1, 2, 4, 8 iterations.
 
     Args:
-        every: number of steps between changes, at least 1.
+        steps_between_changes: number of steps with each constraint, at least 1; the last one stays.
 
     Raises:
-        UsageError: every is below 1; in `apply`, the loss has no single constraint, or does not support one of these.
+        UsageError: the number of steps is below 1; in `apply`, the loss has no single constraint, or does not support
+            one of these.
 
     Source: inverse optimal transport for contrastive learning, eq. 18.
 
     >>> import contraport
     >>> loss = contraport.nt_xent()
     >>> for step in (0, 10, 25, 1000):
-    ...     Tighten(every=10).apply(loss, step)
+    ...     Tighten(steps_between_changes=10).apply(loss, step)
     ...     print(loss.constraint)
     Rows()
     Balanced(iterations=1)
@@ -99,19 +103,20 @@ class Tighten(NonDefaultsReprMixin):
 
     constraints: ClassVar[tuple[Constraint, ...]] = (Rows(), Balanced(1), Balanced(2), Balanced(4), Balanced(8))
 
-    every: int
+    steps_between_changes: int
 
     def __post_init__(self) -> None:
-        check_integer("every", self.every)
+        check_integer("steps_between_changes", self.steps_between_changes)
 
     def apply(self, loss: Loss, step: int) -> None:
         """Set the scheduled constraint of a loss for a step."""
         check_type("loss", loss, Loss, "nt_xent()")
         last = len(self.constraints) - 1
-        index = RampSchedule(0, last, steps=last * self.every, shape="linear").value(step)
+        index = RampSchedule(0, last, steps=last * self.steps_between_changes, shape="linear").value(step)
         loss.set_constraint(self.constraints[int(index)])
 
 
+@accept_deprecated_keywords(every="steps_between_changes")
 @dataclass(frozen=True, repr=False)
 class Loosen(Tighten):
     """Constraint schedule from `Balanced` with 8 iterations to `Rows`, reversing `Tighten`.
@@ -171,7 +176,7 @@ def parse_constraint_schedule(text: str, steps_per_unit: int) -> LossSchedule:
         UsageError: a name is unknown, or a value is out of range.
 
     >>> parse_constraint_schedule("tighten:every=10", steps_per_unit=50)
-    Tighten(every=500)
+    Tighten(steps_between_changes=500)
     >>> parse_constraint_schedule("balanced:iterations=3", steps_per_unit=50)
     SetConstraint(constraint=Balanced(iterations=3))
     """

@@ -56,7 +56,7 @@ def class_colors(num_classes: int) -> list[str]:
 
 
 def create_figure(width: float, height: float) -> Figure:
-    """Return an empty matplotlib figure of a size in inches."""
+    """Return an empty matplotlib figure, with its size given in inches."""
     figures = import_optional("matplotlib.figure", "report", "A figure")
     figure: Figure = figures.Figure(figsize=(width, height), layout="constrained")
     # Without pyplot, notebooks display a figure only if it has this method.

@@ -10,7 +10,7 @@ from contraport._utils.formatting import join_names, lower_first_letter, plurali
 from contraport.auditing.pairs.noise_rate import is_rate_reliable
 from contraport.metrics import Metric, combined_titles_by_name
 from contraport.metrics.intervals import Difference
-from contraport.metrics.registry import BASELINE_TITLES, MAX_HEADLINE_METRICS, choose_headline_metrics
+from contraport.metrics.registry import BASELINE_TITLES, MAX_VERDICT_METRICS, choose_headline_metrics
 from contraport.reporting.html_page_parts import PageAssets, Section
 from contraport.reporting.reported_run import ReportedRun
 from contraport.reporting.sections.online_audit import NUM_LOWEST_PAIRS
@@ -113,7 +113,7 @@ def _describe_best_run_significance(metric: Metric, runs: Sequence[ReportedRun])
         runs, key=lambda run: run.metric_value(metric.key) or 0.0, reverse=metric.better_direction == "higher"
     )
     best, others = ranked[0], ranked[1:]
-    name = metric.title_with_article
+    name = metric.title_with_definite_article
     leads = {
         run.name: lead for run in others if (lead := _find_difference_positive_if_better(metric, best, run)) is not None
     }
@@ -150,7 +150,7 @@ def _summarize_significant_differences(one: ReportedRun, other: ReportedRun) -> 
         and (gain := _find_difference_positive_if_better(metric, one, other)) is not None
     }
     titles = combined_titles_by_name(gains)
-    if len(titles) <= MAX_HEADLINE_METRICS:  # the sentences on the headline metrics cover them
+    if len(titles) <= MAX_VERDICT_METRICS:  # the sentences on the headline metrics cover them
         return None
     # A family with significant gains of both signs counts for neither run.
     signs: dict[str, set[bool]] = {family: set() for family in titles}
@@ -186,14 +186,15 @@ def _describe_baseline_comparison(metric: Metric, run: ReportedRun) -> str:
     parts = [f"significantly better {', and '.join(better)}"] if better else []
     parts += [f"significantly worse {', and '.join(worse)}"] if worse else []
     parts += [f"not significantly different from {', nor from '.join(neither)}"] if neither else []
-    value = f"{run.name} has {_format_metric_value(run, metric)} on {metric.title_with_article}"
+    value = f"{run.name} has {_format_metric_value(run, metric)} on {metric.title_with_definite_article}"
     return f"{value}: {'; '.join(parts)}." if parts else f"{value}."
 
 
 def _iter_baseline_sentences(metric: Metric, runs: Sequence[ReportedRun]) -> Iterator[str]:
     """Yield sentences that compare several runs with the baselines in a metric."""
     all_are, none_is = ("Both runs are", "neither run is") if len(runs) == 2 else ("All runs are", "no run is")
-    name, smallest_gains, best_gains = metric.title_with_article, dict[str, Difference](), dict[str, Difference]()
+    name = metric.title_with_definite_article
+    smallest_gains, best_gains = dict[str, Difference](), dict[str, Difference]()
     for row, title in BASELINE_TITLES.items():
         gains = {
             run.name: gain

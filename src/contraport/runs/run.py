@@ -386,7 +386,7 @@ def read_evaluation(path: Path) -> dict[str, Any]:
     return dict(values)
 
 
-_RUN_ARRAY_NAMES_BY_NDIM_AND_KIND = {
+_ARRAY_NAMES_BY_EXPECTED_NDIM_AND_KIND = {
     (0, "f"): ("rate", "low", "high", "remembered"),
     (0, "iu"): ("plan_items", "epoch"),
     (0, "U"): ("projection", "fingerprint"),
@@ -420,7 +420,7 @@ def read_run_arrays(npz_path: Path) -> dict[str, np.ndarray]:
     arrays = read_npz_arrays(npz_path)
     if not all(isinstance(array, np.ndarray) for array in arrays.values()):
         raise ValueError("it has entries that are not arrays")
-    for (dimensions, kinds), names in _RUN_ARRAY_NAMES_BY_NDIM_AND_KIND.items():
+    for (dimensions, kinds), names in _ARRAY_NAMES_BY_EXPECTED_NDIM_AND_KIND.items():
         for name, array in ((name, arrays[name]) for name in names if name in arrays):
             if array.ndim != dimensions or array.dtype.kind not in kinds:
                 raise ValueError(f"{name!r} is not an array of {dimensions} dimensions and type {kinds}")

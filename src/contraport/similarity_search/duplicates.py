@@ -69,7 +69,7 @@ class DuplicateGroup(NamedTuple):
         return [f"{name}: {text}" for name, text in described] if self.descriptions else list(names)
 
 
-class NearestPair(NamedTuple):
+class NearestNeighborPair(NamedTuple):
     """Pair of an item and its nearest other item, with their cosine similarity.
 
     Attributes:
@@ -97,7 +97,7 @@ class DuplicatesResult(list[DuplicateGroup]):
         self,
         groups: Iterable[DuplicateGroup],
         num_items: int,
-        pairs_below_threshold: Sequence[NearestPair] = (),
+        pairs_below_threshold: Sequence[NearestNeighborPair] = (),
         proposed_threshold: float | None = None,
         threshold_notes: Sequence[str] = (),
     ) -> None:
@@ -159,7 +159,7 @@ def duplicates(arguments: dict[str, Any]) -> DuplicatesResult:
     pairs, cosines = nearest.distinct_pairs_and_cosines()
     below = cosines < threshold - COSINE_ROUNDING_ERROR
     pairs_below_threshold = [
-        NearestPair((first, second), (features.item_name(first), features.item_name(second)), cosine)
+        NearestNeighborPair((first, second), (features.item_name(first), features.item_name(second)), cosine)
         for (first, second), cosine in zip(pairs[below][:12].tolist(), cosines[below].tolist(), strict=False)
     ]
     proposed = _find_proposed_threshold(cosines)

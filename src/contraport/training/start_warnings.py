@@ -30,7 +30,7 @@ from contraport.encoders import Model
 from contraport.encoders.builtin_networks import NgramCountsWithLearnedWeights
 from contraport.encoders.efficientnet_lite0 import are_lite0_weights_installed
 from contraport.encoders.model import optional_values_per_view
-from contraport.metrics.retrieval_ranks import retrieval_ranks
+from contraport.metrics.retrieval_ranks import retrieval_ranks_by_view_pair
 from contraport.runs import WritableRun
 from contraport.seeding import fork_rng_with_lock, torch_generator
 from contraport.training.advise import (
@@ -266,7 +266,7 @@ def find_raw_ngram_baseline_note(settings: Settings, dataset: Dataset, model: Mo
     counts = embed_views(
         encoder, pairs, Views(pairs, augment="none"), LoaderConfig(num_workers=0), view_kind="unaugmented"
     )
-    recall = (retrieval_ranks(*counts, content_ids=pairs.view_content_ids_if_repeated) == 1).mean()
+    recall = (retrieval_ranks_by_view_pair(*counts, content_ids=pairs.view_content_ids_if_repeated) == 1).mean()
     return (
         f"baseline: counts of words and parts of words, without training, reach recall@1 of {recall:.1%} among "
         f"{len(pairs):,} training pairs; {format_options(encoder='weighted-ngrams')} starts from them"

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from contraport._utils.formatting import describe_item_shape, format_keyword_or_flag, format_options, pluralize
 from contraport._utils.locks import lock_folder
 from contraport._utils.progress import make_console_without_markup
-from contraport.auditing.pairs.audit_callback import max_audited_batch_size
+from contraport.auditing.pairs.mismatch_dropping_callback import max_audited_batch_size
 from contraport.data import Dataset
 from contraport.data.image_cache import cache_decoded_images
-from contraport.data.perturbations import replace_views_after_first
+from contraport.data.mismatches_and_corruptions import replace_views_after_first
 from contraport.data.split_digests import SplitDigests
 from contraport.data.streams import Stream
 from contraport.distributed import (

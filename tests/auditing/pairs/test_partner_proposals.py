@@ -12,7 +12,7 @@ from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import PairedFeatures, PairIndices
 from contraport.auditing.pairs.partner_proposals import (
     MIN_FITTED_PAIRS,
-    CandidateScoreMatrix,
+    CandidateScoreEntries,
     _item_per_proposal_or_minus_one,
     lowest_scoring_indices,
     propose_partners,
@@ -41,7 +41,7 @@ def test_plan_matches_a_dense_solution_in_log_space() -> None:
     is_candidate = random.random((12, 9)) < 0.6
     capacities = random.integers(1, 4, 9).astype(float)
     rows, columns = np.nonzero(is_candidate)
-    result = CandidateScoreMatrix(rows, columns, scores[is_candidate], capacities, np.full(12, -1))
+    result = CandidateScoreEntries(rows, columns, scores[is_candidate], capacities, np.full(12, -1))
     mass, slack = solve_mass_and_slack(result, 1.7, 0.4, 500)
     logits = np.where(is_candidate, 1.7 * (scores - 0.4), -np.inf)
     f, g = np.zeros(12), np.zeros(9)
@@ -161,7 +161,7 @@ def test_partner_search_memory_is_linear(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize(("own", "proposes"), [(0.2, True), (0.6, False)])
 def test_own_partner_with_more_mass_is_kept(monkeypatch: pytest.MonkeyPatch, own: float, proposes: bool) -> None:
-    def solve(result: CandidateScoreMatrix, *_: float) -> tuple[np.ndarray, np.ndarray]:
+    def solve(result: CandidateScoreEntries, *_: float) -> tuple[np.ndarray, np.ndarray]:
         return np.where(result.own_partner_entry_mask, own, 0.3), np.full(len(result.own_columns_or_minus_one), 0.1)
 
     monkeypatch.setattr("contraport.auditing.pairs.partner_proposals.solve_mass_and_slack", solve)
@@ -172,6 +172,6 @@ def test_own_partner_with_more_mass_is_kept(monkeypatch: pytest.MonkeyPatch, own
 
 def test_equal_items_are_assigned_to_the_largest_masses() -> None:
     entries, rows, columns = np.arange(3), np.arange(3), np.zeros(3, dtype=np.int64)
-    result = CandidateScoreMatrix(rows, columns, np.zeros(3), np.array([2.0]), np.full(3, -1))
+    result = CandidateScoreEntries(rows, columns, np.zeros(3), np.array([2.0]), np.full(3, -1))
     assigned = _item_per_proposal_or_minus_one(entries, result, np.array([0.5, 0.3, 0.9]), np.zeros(2, dtype=np.int64))
     assert assigned.tolist() == [1, -1, 0]

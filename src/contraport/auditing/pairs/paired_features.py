@@ -170,7 +170,7 @@ class PairedFeatures:
             return None
         return inner_products_of_rows(self.features[0][:]), inner_products_of_rows(self.features[1][:])
 
-    def _item_neighbors_in_view(self, view: int, candidates: Tensor, count: int) -> Tensor:
+    def _nearest_candidates_of_items(self, view: int, candidates: Tensor, count: int) -> Tensor:
         """Return the candidates nearest to each item in a view, int64 ``(n, count)``."""
         if self._similarity_matrices is None:
             return self.nearest_candidate_indices(self.features[view], self.features[view], candidates, count)
@@ -183,7 +183,7 @@ class PairedFeatures:
     def neighbors_with_self_by_view(self) -> tuple[Tensor, Tensor]:
         """Indices of the items nearest to each item, itself included, by view."""
         items, count = self.observed_pair_indices.first, min(2 * (self.num_neighbors + 2), len(self))
-        return self._item_neighbors_in_view(0, items, count), self._item_neighbors_in_view(1, items, count)
+        return self._nearest_candidates_of_items(0, items, count), self._nearest_candidates_of_items(1, items, count)
 
     @cached_property
     def pool_neighbors_with_self_by_view(self) -> tuple[Tensor, Tensor]:
@@ -194,7 +194,7 @@ class PairedFeatures:
             first, second = self.neighbors_with_self_by_view
             return first[:, :count], second[:, :count]
         if self._parent is None or self._parent.neighbor_pool is not None:
-            first, second = (self._item_neighbors_in_view(view, self.neighbor_pool, count) for view in (0, 1))
+            first, second = (self._nearest_candidates_of_items(view, self.neighbor_pool, count) for view in (0, 1))
             return first, second
         in_pool = torch.zeros(len(self), dtype=torch.bool, device=self.neighbor_pool.device)
         in_pool[self.neighbor_pool] = True
@@ -349,7 +349,7 @@ def average_neighbor_rows(values: TensorOrComputedRows, neighbors: Tensor) -> Te
     return F.embedding_bag(neighbors, values, mode="mean")  # does not materialize (p, k, F)
 
 
-MAX_VECTOR_WIDTH_FOR_RAW_SCORES = 1_024
+MAX_WIDTH_TO_SCORE_INPUT_VECTORS = 1_024
 """Maximum width of raw vectors that are scored beside an encoder's features: the time grows with its cube."""
 
 

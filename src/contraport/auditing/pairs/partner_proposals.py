@@ -63,7 +63,7 @@ class PartnerProposals(NamedTuple):
     confidences: Tensor
 
 
-class CandidateScoreMatrix(NamedTuple):
+class CandidateScoreEntries(NamedTuple):
     """Sparse matrix of scores with items as rows and candidates as columns.
 
     A candidate is a second view; equal second views are one candidate.
@@ -146,7 +146,7 @@ def propose_partners(
         drawn = trusted[torch.from_numpy(shuffled).to(trusted.device)][:MAX_FITTED_PAIRS]
         # There are as many candidates as exchangeable items: among more candidates, some would fit by chance.
         samples = drawn.tensor_split(max(1, len(drawn) // max(math.ceil(1.5 * len(exchangeable)), MIN_FITTED_PAIRS)))
-        slope, offset = fit_plan_slope_and_offset([
+        slope, offset = fit_score_slope_and_offset_for_plan([
             score_likely_candidates(paired, part[: 2 * len(part) // 3], part[len(part) // 3 :], statistic, contents)
             for part in samples
         ])  # fmt: skip
@@ -169,7 +169,7 @@ def propose_partners(
 
 def score_likely_candidates(
     paired: PairedFeatures, items: Tensor, others: Tensor, statistic: str, contents: IntArray, *, with_own: bool = False
-) -> CandidateScoreMatrix:
+) -> CandidateScoreEntries:
     """Return scores of `items` with their likely partners among `others`.
 
     Each item's own partner is always scored if `with_own`, which requires that it is among the candidates.
@@ -190,7 +190,7 @@ def score_likely_candidates(
         items[torch.from_numpy(rows).to(items.device)], candidates[torch.from_numpy(places).to(items.device)]
     )
     scores = score_pairs(paired, pairs, statistic).double().cpu().numpy()
-    return CandidateScoreMatrix(rows, places, scores, capacities.astype(float), own_columns_or_minus_one)
+    return CandidateScoreEntries(rows, places, scores, capacities.astype(float), own_columns_or_minus_one)
 
 
 def _shortlist_partner_positions(paired: PairedFeatures, view: int, items: Tensor, others: Tensor) -> Tensor:
@@ -209,7 +209,7 @@ def _shortlist_partner_positions(paired: PairedFeatures, view: int, items: Tenso
     )
 
 
-def fit_plan_slope_and_offset(samples: Sequence[CandidateScoreMatrix]) -> tuple[float, float]:
+def fit_score_slope_and_offset_for_plan(samples: Sequence[CandidateScoreEntries]) -> tuple[float, float]:
     """Fit the slope and offset that turn scores into a transport plan.
 
     The right partner of an item is its own; if that is no candidate, its mass should stay unmatched (slack). The mean
@@ -239,11 +239,11 @@ def fit_plan_slope_and_offset(samples: Sequence[CandidateScoreMatrix]) -> tuple[
     return slope, mean + spread * float(fitted[1])
 
 
-def _stack_block_diagonally(samples: Sequence[CandidateScoreMatrix]) -> CandidateScoreMatrix:
+def _stack_block_diagonally(samples: Sequence[CandidateScoreEntries]) -> CandidateScoreEntries:
     """Combine score matrices into one block-diagonal matrix."""
     rows = np.cumsum([0, *(len(one.own_columns_or_minus_one) for one in samples)])
     columns = np.cumsum([0, *(len(one.capacities) for one in samples)])
-    return CandidateScoreMatrix(
+    return CandidateScoreEntries(
         np.concatenate([one.rows + begin for one, begin in zip(samples, rows[:-1], strict=True)]),
         np.concatenate([one.columns + begin for one, begin in zip(samples, columns[:-1], strict=True)]),
         np.concatenate([one.scores for one in samples]),
@@ -256,7 +256,7 @@ def _stack_block_diagonally(samples: Sequence[CandidateScoreMatrix]) -> Candidat
 
 
 def solve_mass_and_slack(
-    candidates: CandidateScoreMatrix, slope: float, offset: float, iterations: int = SINKHORN_ITERATIONS
+    candidates: CandidateScoreEntries, slope: float, offset: float, iterations: int = SINKHORN_ITERATIONS
 ) -> tuple[FloatArray, FloatArray]:
     """Return the mass of each entry, ``(e,)``, and each row's unmatched mass, ``(r,)``.
 
@@ -264,7 +264,7 @@ def solve_mass_and_slack(
     are updated last.
 
     >>> one = np.array([0, 0, 1]), np.array([0, 1, 1]), np.array([3.0, 0.0, 3.0])
-    >>> mass, slack = solve_mass_and_slack(CandidateScoreMatrix(*one, np.ones(2), np.array([0, 1])), 1.0, 0.0)
+    >>> mass, slack = solve_mass_and_slack(CandidateScoreEntries(*one, np.ones(2), np.array([0, 1])), 1.0, 0.0)
     >>> mass.round(2).tolist(), slack.round(2).tolist()
     ([0.79, 0.03, 0.79], [0.18, 0.21])
     """
@@ -281,7 +281,7 @@ def solve_mass_and_slack(
 
 
 def _item_per_proposal_or_minus_one(
-    proposed_entries: IntArray, candidates: CandidateScoreMatrix, mass: FloatArray, contents: IntArray
+    proposed_entries: IntArray, candidates: CandidateScoreEntries, mass: FloatArray, contents: IntArray
 ) -> IntArray:
     """Assign each proposed second view a distinct item that has it, else -1.
 

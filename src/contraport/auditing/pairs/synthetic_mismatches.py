@@ -18,7 +18,7 @@ from contraport.auditing.pairs.paired_features import MIN_PAIRS, PairIndices
 from contraport.data import Batch, Dataset
 from contraport.data.duplicate_groups import group_by_shared_content
 from contraport.data.formats.tables import check_several_views
-from contraport.data.perturbations import draw_wrong_partners, swap_correct_pairs
+from contraport.data.mismatches_and_corruptions import draw_wrong_partners, swap_correct_pairs
 from contraport.data.splits import max_held_out_group_size
 from contraport.errors import check
 from contraport.seeding import numpy_generator

@@ -1,9 +1,9 @@
 """Online audit of three or more views, which drops suspected views between epochs.
 
-Each pair of views is scored as in an audit of two (`contraport.auditing.pairs.audit_callback`), and the scores of all
-pairs give those of the views (`contraport.auditing.pairs.log_odds_of_right_views`). A suspected view counts as missing
-until the next scoring: the training uses the item with its other views. An item with fewer than two trusted views is
-left out.
+Each pair of views is scored as in an audit of two (`contraport.auditing.pairs.mismatch_dropping_callback`), and the
+scores of all pairs give those of the views (`contraport.auditing.pairs.log_odds_of_right_views`). A suspected view
+counts as missing until the next scoring: the training uses the item with its other views. An item with fewer than two
+trusted views is left out.
 
 A decoy is an item with one wrong view, a known mismatch in all pairs with this view. For a third of the training the
 decoys replace the items that they are made of.
@@ -18,16 +18,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport.auditing.pairs.audit_callback import MAX_DROPPED_SHARE, MismatchDroppingCallback
 from contraport.auditing.pairs.log_odds_of_right_views import (
     estimate_view_noise_rates,
     mismatched_to_right_log_ratios,
     right_view_log_odds,
 )
+from contraport.auditing.pairs.mismatch_dropping_callback import MAX_DROPPED_SHARE, MismatchDroppingCallback
 from contraport.auditing.pairs.noise_rate import area_under_roc_curve, estimate_noise_rate
 from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import (
-    MAX_VECTOR_WIDTH_FOR_RAW_SCORES,
+    MAX_WIDTH_TO_SCORE_INPUT_VECTORS,
     NUM_NEIGHBORS,
     PairedFeatures,
     PairIndices,
@@ -168,9 +168,9 @@ class ViewAuditCallback(MismatchDroppingCallback[ViewAuditState]):
         dataset, decoys, items = self._dataset, self._dataset.decoy_pairs, len(self._dataset)
         features, _ = encode_and_project_views(self._pipeline.model, dataset, self._pipeline.views, self._loader_config)
         sources = [features]
-        if has_only_vector_views(dataset, max_width=MAX_VECTOR_WIDTH_FOR_RAW_SCORES):
+        if has_only_vector_views(dataset, max_width=MAX_WIDTH_TO_SCORE_INPUT_VECTORS):
             sources.append(dataset.store.fetch_views(torch.arange(items)))
-        partners = self._draw_fresh_decoy_partners("audit.fresh_view_mismatches")
+        partners = self._draw_untrained_partners_of_decoys("audit.fresh_view_mismatches")
         is_replaced = torch.arange(len(dataset.shapes)) == dataset.replaced_view_indices[:, None]
         members = torch.cat([  # the item that each view comes from
             torch.arange(items)[:, None].expand(-1, len(dataset.shapes)),

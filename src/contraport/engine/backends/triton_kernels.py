@@ -248,7 +248,7 @@ def _link_input_tile(
 
 @triton.jit
 def _apply_link(t, factor, power, LINK: tl.constexpr):
-    """Convert a tile of negative costs T to the log-kernel."""
+    """Convert a tile of T = -cost to the log-kernel."""
     if LINK == "log-decay":
         s = -factor * tl.log(1 + tl.maximum(-t, 0.0))  # T <= 0 up to rounding
     elif LINK == "power-decay":

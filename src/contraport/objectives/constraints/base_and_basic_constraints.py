@@ -100,7 +100,7 @@ def requested_log_marginals(geometry: Geometry, request: PlanRequest) -> LogMarg
 
 @dataclass(frozen=True, repr=False)
 class Free(Constraint):
-    """No constraint: the plan is diag(a) K, with the row marginals a.
+    """No constraint: the plan is diag(a) K, the kernel with rows weighted by a.
 
     >>> import torch, contraport as cp
     >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.KL())

@@ -110,7 +110,7 @@ class TsallisProblem(HostLoop):
 
     @property
     def potential_minus_threshold(self) -> float:
-        """Constant difference between each row's stored potential and its threshold on the logits."""
+        """Excess of each stored potential over its threshold, below which logits have mass 0."""
         return self.exponent * self.factored_out_base
 
     def build_geometry(self, potential: Tensor, exponent: float) -> Geometry:

@@ -272,6 +272,8 @@ class LogMeanKernel(KernelDivergence):
         return log_mean_kernel_of_block(result)
 
 
+@accept_deprecated_keywords(summed="sum_over_pairs")
+@keep_deprecated_attributes(summed="sum_over_pairs")
 @dataclass(frozen=True, repr=False)
 class MeanSquaredCost(KernelDivergence):
     """Repulsive term of the spectral loss, the mean square of costs such as -cosine.
@@ -279,10 +281,10 @@ class MeanSquaredCost(KernelDivergence):
     With the cost -cos it is the mean squared similarity and makes different items orthogonal.
 
     Args:
-        summed: sum over the compared pairs rather than average.
+        sum_over_pairs: sum over the compared pairs rather than average.
 
     Raises:
-        UsageError: summed is not a Boolean; in the call, a single item.
+        UsageError: sum_over_pairs is not a Boolean; in the call, a single item.
 
     Source: the repulsion of the spectral contrastive loss, HaoChen et al. (2021), eq. 6.
 
@@ -295,14 +297,14 @@ class MeanSquaredCost(KernelDivergence):
 
     has_temperature_gradient: ClassVar[bool] = False
 
-    summed: bool = False
+    sum_over_pairs: bool = False
 
     def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
         check_not_single_item(result)
         plan = result.plan
         # A link of the kernel, log T^2: the squares are summed within the pass, without an (N, M) matrix of costs.
         log_squares = row_log_sums(plan.kernel_geometry.with_link(LogOfFunction(torch.square)))
-        log_squares = log_squares if self.summed else log_squares - log_candidate_counts_per_row(result)
+        log_squares = log_squares if self.sum_over_pairs else log_squares - log_candidate_counts_per_row(result)
         return scale_rows_by_target_mass(result, plan.log_kernel_without_link.cost_unit**2 * torch.exp(log_squares))
 
 

@@ -108,7 +108,7 @@ class PairList(Target):
             keep = rows != columns
             rows, columns, values = rows[keep], columns[keep], values[keep]
         others = pattern.row_items[rows] != pattern.column_items[columns]
-        _check_no_excluded_pairs([mask.gather_entries(rows, columns) & others for mask in pattern.masks])
+        _check_no_target_mass_is_excluded([mask.gather_entries(rows, columns) & others for mask in pattern.masks])
         totals = values.new_zeros(block.shape[0]).index_add(0, rows, values)[rows]
         normalized = values / (block.shape[0] * totals.masked_fill(totals == 0, 1))
         return SparseTargetPlan(rows, columns, normalized, block.shape)
@@ -163,9 +163,9 @@ class Matrix(Target):
             matrix = matrix.coalesce()
             (rows, columns), values = matrix.indices(), matrix.values()
             masks = [mask.gather_entries(rows, columns) & (values > 0) for mask in block.pattern.masks]
-            _check_no_excluded_pairs(masks)
+            _check_no_target_mass_is_excluded(masks)
             return SparseTargetPlan(rows, columns, _normalize_total_mass(values), block.shape)
-        _check_no_excluded_pairs([mask.dense() & (matrix > 0) for mask in block.pattern.masks])
+        _check_no_target_mass_is_excluded([mask.dense() & (matrix > 0) for mask in block.pattern.masks])
         return DenseTargetPlan(_normalize_total_mass(matrix))
 
     def for_transposed_block(self) -> Matrix:
@@ -274,9 +274,9 @@ class SimilarityMatrix(Target):
         return dense[:, places]
 
 
-def _check_no_excluded_pairs(excluded_pair_masks: list[Tensor]) -> None:
+def _check_no_target_mass_is_excluded(masks_of_excluded_target_pairs: list[Tensor]) -> None:
     """Raise `UsageError` if a pair with target mass is excluded from the comparison."""
-    good = not any(bool(mask.any()) for mask in excluded_pair_masks)
+    good = not any(bool(mask.any()) for mask in masks_of_excluded_target_pairs)
     check(good, "target: has mass on excluded pairs (self pairs, or items with equal ids).", "excluded_pairs")
 
 

@@ -73,7 +73,7 @@ class SoftNeighbors(Target):
         with torch.no_grad():
             same, x = x is y, x.to(block.compute_dtype)
             geometry = Geometry(self.kernel(x, x if same else y.to(x)), block.pattern.masks)
-            return KernelTargetPlan.with_normalized_rows(geometry)
+            return KernelTargetPlan.with_uniform_row_masses(geometry)
 
     def for_transposed_block(self) -> SoftNeighbors:
         if self.features is None:
@@ -191,8 +191,8 @@ class KernelTargetPlan(TargetPlan):
     num_appended_columns: int = 0
 
     @classmethod
-    def with_normalized_rows(cls, geometry: Geometry) -> KernelTargetPlan:
-        """Build the target plan from a kernel, with row masses 1/N."""
+    def with_uniform_row_masses(cls, geometry: Geometry) -> KernelTargetPlan:
+        """Build the target plan from a kernel, with mass 1/N in each nonempty row."""
         (n, m), like = geometry.shape, geometry.log_kernel.inputs[0]
         zeros = constant_vector(m, 0.0, like)
         with torch.no_grad():

@@ -39,13 +39,16 @@ def build_results_section(assets: PageAssets) -> Section:
     for note in dict.fromkeys(note for of_run in evaluated.values() for note in of_run):
         names = [name for name, of_run in evaluated.items() if note in of_run]
         notes.append(note if len(names) == len(runs) else f"{join_names(names)}: {note}")
+    by_run = [(run, by_direction) for run in runs if (by_direction := run.evaluation.get("directions"))]
+    retrieval_metrics = collect_metrics_for_display(row for _, by_direction in by_run for row in by_direction.values())
     values = {
         "groups": build_metric_tables(runs, metrics),
         "metrics": metrics,
         "notes": notes,
         "differing": [(name, texts) for name, texts in setting_texts_by_name(runs).items() if len(set(texts)) > 1],
         "differences": _add_run_difference_plots(assets, metrics),
-        "directions": _build_retrieval_table(runs),
+        "retrieval_metrics": retrieval_metrics,
+        "retrieval_cells": [(run, _build_cells_by_direction(of_run, retrieval_metrics)) for run, of_run in by_run],
     }
     return Section("results", "Results", values)
 
@@ -54,11 +57,11 @@ def build_settings_section(assets: PageAssets) -> Section:
     """Build the section with all settings and the training speed of every run."""
     runs = assets.runs
     steps = [f"{run.metrics_rows[-1]['step']:,}" if run.metrics_rows else MISSING_VALUE_TEXT for run in runs]
-    waiting = [_format_logged_mean(run, "data_wait", "{:.1%}") for run in runs]
+    waiting = [_format_mean_over_logged_rows(run, "data_wait", "{:.1%}") for run in runs]
     speeds = {
         "steps": steps,
         "seconds": [_format_seconds_without_unit(run.training_seconds) for run in runs],
-        "items per second": [_format_logged_mean(run, "images_per_second", "{:,.0f}") for run in runs],
+        "items per second": [_format_mean_over_logged_rows(run, "images_per_second", "{:,.0f}") for run in runs],
         "share of time waiting for data": waiting,
     }
     values = {"settings": setting_texts_by_name(runs), "speeds": speeds}
@@ -115,28 +118,14 @@ def _add_run_difference_plots(assets: PageAssets, metrics: Sequence[Metric]) -> 
     return result
 
 
-class RetrievalTable(NamedTuple):
-    """Table of cross-view retrieval metrics by run and ordered pair of views.
-
-    Attributes:
-        metrics: metrics of the columns.
-        rows: each run with its cells by direction of retrieval, one cell per metric.
-    """
-
-    metrics: list[Metric]
-    rows: list[tuple[ReportedRun, dict[str, list[MetricCell]]]]
-
-
-def _build_retrieval_table(runs: Sequence[ReportedRun]) -> RetrievalTable:
-    """Build the table of cross-view retrieval metrics by run and ordered pair of views."""
-    evaluated = [(run, ways) for run in runs if (ways := run.evaluation.get("directions"))]
-    metrics = collect_metrics_for_display(values for _, ways in evaluated for values in ways.values())
-
-    def build_cells(values: Mapping[str, Any]) -> list[MetricCell]:
-        return [build_metric_cell(m, values.get(m.key, {}).get("value"), values.get(m.key)) for m in metrics]
-
-    rows = [(run, {way: build_cells(values) for way, values in ways.items()}) for run, ways in evaluated]
-    return RetrievalTable(metrics, rows)
+def _build_cells_by_direction(
+    retrieval_values_by_direction: Mapping[str, Mapping[str, Any]], metrics: Sequence[Metric]
+) -> dict[str, list[MetricCell]]:
+    """Build one table cell per metric for each direction of cross-view retrieval."""
+    return {
+        direction: [build_metric_cell(m, values.get(m.key, {}).get("value"), values.get(m.key)) for m in metrics]
+        for direction, values in retrieval_values_by_direction.items()
+    }
 
 
 MISSING_VALUE_TEXT = "–"  # in a table cell without a value
@@ -321,7 +310,7 @@ def _format_seconds_without_unit(value: float | None) -> str:
     return f"{value:.1f}" if value < 100 else f"{value:,.0f}"
 
 
-def _format_logged_mean(run: ReportedRun, key: str, pattern: str) -> str:
+def _format_mean_over_logged_rows(run: ReportedRun, key: str, pattern: str) -> str:
     """Format the mean of a logged metric, or a dash if none was logged."""
     values = [row[key] for row in run.metrics_rows if row.get(key) is not None]
     return pattern.format(sum(values) / len(values)) if values else MISSING_VALUE_TEXT

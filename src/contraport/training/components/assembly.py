@@ -7,12 +7,12 @@ from typing import Any, NamedTuple, cast
 
 from torch import Tensor, nn
 
-from contraport.auditing.pairs.audit_callback import AuditCallback, MismatchDroppingCallback
+from contraport.auditing.pairs.mismatch_dropping_callback import AuditCallback, MismatchDroppingCallback
 from contraport.auditing.pairs.synthetic_mismatches import DatasetWithDecoysPastEnd, add_decoys
 from contraport.auditing.pairs.view_audit_callback import ViewAuditCallback
 from contraport.data import BatchOrder, Dataset
 from contraport.data.data_loader import ClosableDataLoader, StreamLoader
-from contraport.data.perturbations import replace_views_after_first
+from contraport.data.mismatches_and_corruptions import replace_views_after_first
 from contraport.data.streams import Stream
 from contraport.embedding import LoaderConfig
 from contraport.encoders import InitialWeights

@@ -21,7 +21,7 @@ from contraport.data import Dataset, Views, build_loader, load
 from contraport.data.array_datasets import as_weight_per_item
 from contraport.data.data_loader import ClosableDataLoader, StreamLoader
 from contraport.data.formats.array_files import read_npy
-from contraport.data.perturbations import (
+from contraport.data.mismatches_and_corruptions import (
     class_balanced_item_weights,
     corrupt_dataset_views,
     draw_mismatched_partners,

@@ -13,11 +13,11 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from contraport._utils.formatting import format_options
-from contraport._utils.text_bytes import TEXT_SHAPE, create_zero_items
+from contraport._utils.text_bytes import TEXT_SHAPE
 from contraport.catalog.recipes import get_recipe_settings
 from contraport.data import Views
 from contraport.encoders import InitialWeights, Model, load_pretrained_weights, read_initial_weights
-from contraport.encoders.factory import list_import_path_encoders
+from contraport.encoders.factory import create_placeholder_items, list_import_path_encoders
 from contraport.encoders.initial_weights import combine_weights_by_view
 from contraport.encoders.lora import inject_lora
 from contraport.encoders.model import CONFIG_FILE, Encoders, optional_values_per_view
@@ -237,7 +237,7 @@ def check_encoder_accepts_views(model: Model, views: Views) -> None:
         was_training = model.training
         try:
             with torch.no_grad():
-                model.eval().encode([create_zero_items(1, shape)])
+                model.eval().encode([create_placeholder_items(1, shape)])
         except Exception as error:  # networks raise arbitrary exceptions
             reason = one_line_reason(error)
             message = f"encoder: must support views of shape {shape} besides items of shape {plain}: {reason}"

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import permutations
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -120,6 +120,7 @@ class ObjectiveStepLoss(StepLoss, ABC):
     """
 
     objective: nn.Module
+    computes_target_matrix: ClassVar[bool] = False  # in `forward`; a trial call gets a matrix of ones
 
     def __init__(
         self,
@@ -173,8 +174,10 @@ class ObjectiveStepLoss(StepLoss, ABC):
 
     def build_trial_arguments(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveCallArguments:
         """Return arguments for a trial call of the objective on random embeddings `z`."""
-        # Cloned: one tensor twice would be one view twice.
-        return (z, z.clone()), self._build_batch_kwargs(batch, target)
+        kwargs = self._build_batch_kwargs(batch, target)
+        if self.computes_target_matrix:
+            kwargs["target"] = torch.ones(len(z), len(z))
+        return (z, z.clone()), kwargs  # cloned: one tensor twice would be one view twice
 
     def _build_batch_kwargs(self, batch: Batch, target: Target | None) -> dict[str, Any]:
         """Return the keyword arguments that a batch provides for the objective."""
@@ -378,6 +381,7 @@ class QueueDistillationLoss(ObjectiveStepLoss):
     teacher is patient and consistent. There the teacher embeds the mixup view of the student; here it embeds the item.
     """
 
+    computes_target_matrix: ClassVar[bool] = True
     queue: Tensor
     written: Tensor
 
@@ -402,10 +406,6 @@ class QueueDistillationLoss(ObjectiveStepLoss):
             for view, query in enumerate(embedded.queries)
         ]
         return torch.stack(losses).mean()
-
-    def build_trial_arguments(self, z: Tensor, batch: Batch, target: Target | None) -> ObjectiveCallArguments:
-        _, kwargs = super().build_trial_arguments(z, batch, target)
-        return (z, z.clone()), kwargs | {"target": torch.ones(len(z), len(z))}  # in place of the teacher's
 
     def missing_views_unsupported_reason(self) -> str | None:
         return "each view of an item predicts the teacher's features"

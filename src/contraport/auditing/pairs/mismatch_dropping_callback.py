@@ -34,7 +34,7 @@ from contraport.auditing.pairs.noise_rate import (
 )
 from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import (
-    MAX_VECTOR_WIDTH_FOR_RAW_SCORES,
+    MAX_WIDTH_TO_SCORE_INPUT_VECTORS,
     NUM_NEIGHBORS,
     PairedFeatures,
     PairIndices,
@@ -49,7 +49,7 @@ from contraport.auditing.pairs.partner_proposals import (
 )
 from contraport.auditing.pairs.synthetic_mismatches import DatasetWithDecoysPastEnd
 from contraport.data import BatchOrder
-from contraport.data.perturbations import draw_wrong_partners
+from contraport.data.mismatches_and_corruptions import draw_wrong_partners
 from contraport.distributed import broadcast_object, is_main_process, stop_all_on_error
 from contraport.embedding import LoaderConfig
 from contraport.runs import WritableRun
@@ -195,10 +195,10 @@ class MismatchDroppingCallback(Callback, ABC, Generic[AuditStateT]):
         self._positions = self._initial_positions if state is None else state.training_positions
         self._order.fill_epochs_by_repeating(self._positions.numpy())
 
-    def _draw_fresh_decoy_partners(self, purpose: str) -> Tensor:
-        """Draw mismatched pairs that training has not seen, as partner indices ``(d,)``.
+    def _draw_untrained_partners_of_decoys(self, purpose: str) -> Tensor:
+        """Draw a wrong partner for each decoy's item that training has not seen, ``(d,)``.
 
-        Each decoy's item gets another wrong partner than in training, or itself where there is none.
+        It is another one than in training, or the item itself where there is none.
         """
         decoys = self._dataset.decoy_pairs
         random = numpy_generator(purpose, len(decoys.first))
@@ -301,12 +301,12 @@ class AuditCallback(MismatchDroppingCallback[PairAuditState]):
         self._last_features = paired
         if self.last_state is None and (projection := find_width_reduction_note(paired.features)):
             log.info("Audit: %s.", projection)
-        partners = self._draw_fresh_decoy_partners("audit.fresh_mismatches")
+        partners = self._draw_untrained_partners_of_decoys("audit.fresh_mismatches")
         differ = partners != decoys.first
         fresh = PairIndices(decoys.first[differ], partners[differ])
         pairs = PairIndices(*map(torch.cat, zip(paired.observed_pair_indices, decoys, fresh, strict=True)))
         sources = [paired]
-        if has_only_vector_views(self._dataset, max_width=MAX_VECTOR_WIDTH_FOR_RAW_SCORES):
+        if has_only_vector_views(self._dataset, max_width=MAX_WIDTH_TO_SCORE_INPUT_VECTORS):
             sources.append(self._raw_vector_features.with_neighbor_pool(paired.neighbor_pool_items))
         total = torch.stack([score_pairs(source, pairs, "combined") for source in sources]).sum(dim=0)
         scores, decoy_scores, fresh_scores = total.tensor_split([len(paired), len(paired) + len(decoys.first)])

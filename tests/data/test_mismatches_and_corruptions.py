@@ -21,7 +21,7 @@ from contraport.catalog.data_option_parsers import (
     parse_mismatch,
 )
 from contraport.data import Dataset, Views, from_arrays
-from contraport.data.perturbations import (
+from contraport.data.mismatches_and_corruptions import (
     class_balanced_item_weights,
     corrupt_dataset_views,
     draw_mismatched_partners,

@@ -1,4 +1,4 @@
-"""Reproducible perturbations of datasets, such as mismatched pairs and corruptions.
+"""Mismatched pairs, corruptions, class imbalance and domain shifts of datasets, reproducibly.
 
 The perturbation of an item depends only on its row in its source; that of mismatched pairs depends on a seed too.
 """

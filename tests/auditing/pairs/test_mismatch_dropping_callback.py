@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from contraport.auditing.pairs import audit_callback as module
-from contraport.auditing.pairs.audit_callback import AuditCallback
+from contraport.auditing.pairs import mismatch_dropping_callback as module
+from contraport.auditing.pairs.mismatch_dropping_callback import AuditCallback
 from contraport.auditing.pairs.noise_rate import estimate_noise_rate
 from contraport.auditing.pairs.paired_features import PairedFeatures, PairIndices
 from contraport.auditing.pairs.synthetic_mismatches import add_decoys
