@@ -190,8 +190,7 @@ def build_transformers_text_encoder(name: str, *, pretrained: bool = False) -> T
         # On the hub each look-up takes time, and only sentence-transformers models have further files.
         has_settings = modules is not None or Path(source).is_dir()
         pooling = pooling or (_read_pooling(source, transformers) if has_settings else "mean")
-        is_sentence_model = modules is not None
-        length = _find_max_tokens(source, tokenizer, transformers, is_sentence_model) if has_settings else None
+        length = _find_max_tokens(source, tokenizer, transformers, modules is not None) if has_settings else None
         make_network = _load_network if pretrained else _build_untrained_network
         encoder = TransformersTextEncoder(make_network(source, config, transformers), tokenizer, pooling, length)
         _check_attention_mask_and_vocabulary(encoder, source)

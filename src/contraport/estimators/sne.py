@@ -131,7 +131,12 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             with fork_rng_with_lock([data.device] if data.device.type == "cuda" else []):  # an encoder may have dropout
                 seed_torch_generators(derive_torch_seed("estimators.neighbor", seed), data.device.type)
                 data = _to_finite_float32(data)
-                self.encoder_ = self._build_encoder(tuple(data.shape[1:])).to(data)
+                if isinstance(self.encoder, nn.Module):
+                    encoder = copy.deepcopy(self.encoder)
+                else:
+                    body = build_encoder(str(self.encoder), tuple(data.shape[1:]))
+                    encoder = nn.Sequential(body, nn.Linear(int(body.num_features), self.n_components))  # type: ignore[arg-type]
+                self.encoder_ = encoder.to(data)
                 optimizer = torch.optim.Adam(
                     self.encoder_.parameters(), self._resolve_early_and_late_learning_rates(len(data))[1]
                 )
@@ -239,13 +244,6 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         largest = axes.gather(1, axes.abs().argmax(1, keepdim=True))
         points: Tensor = centered @ (axes * largest.sign()).T
         return points.mul_(std / points[:, 0].std())
-
-    def _build_encoder(self, shape: tuple[int, ...]) -> nn.Module:
-        """Copy the given module, or build a named encoder with a linear layer."""
-        if isinstance(self.encoder, nn.Module):
-            return copy.deepcopy(self.encoder)
-        body = build_encoder(str(self.encoder), shape)
-        return nn.Sequential(body, nn.Linear(int(body.num_features), self.n_components))  # type: ignore[arg-type]
 
     def _embed_in_training_mode(self, data: Tensor) -> Tensor:
         """Embed all data with the encoder in training mode."""

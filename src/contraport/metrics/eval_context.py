@@ -131,9 +131,8 @@ class EvalContext:
     def has_only_unit_range_images(self) -> bool:
         """True if all views are images with pixels in [0, 1]."""
         shapes = self.test.shapes
-        if not all(len(shape) == 3 for shape in shapes):
-            return False
-        return all(self.test.non_unit_channel_range(view) is None for view in range(len(shapes)))
+        are_images = all(len(shape) == 3 for shape in shapes)
+        return are_images and all(self.test.non_unit_channel_range(view) is None for view in range(len(shapes)))
 
     @cached_property
     def has_shared_encoder(self) -> bool:

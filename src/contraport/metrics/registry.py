@@ -51,10 +51,7 @@ class Requirement(NamedTuple):
     is_rarely_met: bool = False
 
 
-@keep_deprecated_attributes(
-    better="better_direction", pattern="value_format", in_percent="is_shown_in_percent",
-    title_with_definite_article="title_with_definite_article",
-)  # fmt: skip
+@keep_deprecated_attributes(better="better_direction", pattern="value_format", in_percent="is_shown_in_percent")
 @dataclass(frozen=True)
 class Metric:
     """Registered metric, with its name, requirements, format and function.

@@ -85,8 +85,7 @@ class Tighten(NonDefaultsReprMixin):
         steps_between_changes: number of steps with each constraint, at least 1; the last one stays.
 
     Raises:
-        UsageError: the number of steps is below 1; in `apply`, the loss has no single constraint, or does not support
-            one of these.
+        UsageError: fewer steps than 1; in `apply`, the loss has no single constraint, or does not support one of these.
 
     Source: inverse optimal transport for contrastive learning, eq. 18.
 

@@ -64,7 +64,7 @@ class PartnerProposals(NamedTuple):
 
 
 class CandidateScoreEntries(NamedTuple):
-    """Sparse matrix of scores with items as rows and candidates as columns.
+    """Scored entries of a sparse matrix with items as rows and candidates as columns.
 
     A candidate is a second view; equal second views are one candidate.
 
@@ -85,8 +85,7 @@ class CandidateScoreEntries(NamedTuple):
     @property
     def own_partner_entry_mask(self) -> NDArray[np.bool_]:
         """Mask of entries that pair an item with its own partner, ``(e,)``."""
-        own_partner_entry_mask: NDArray[np.bool_] = self.columns == self.own_columns_or_minus_one[self.rows]
-        return own_partner_entry_mask
+        return np.asarray(self.columns == self.own_columns_or_minus_one[self.rows])
 
 
 def lowest_scoring_indices(scores: Tensor, share: float, *, min_share: float = 0.1) -> Tensor:

@@ -192,9 +192,8 @@ def suggest_view_division(columns: Sequence[str]) -> ViewDivision:
 
 def _is_row_number_column(schema: pa.Schema, name: str) -> bool:
     """Return whether a column contains row numbers, judged by its name or origin."""
-    if name.lower() in ("", "id", "index", "unnamed: 0"):
-        return True
-    if re.fullmatch(r"__index_level_\d+__", name):  # pandas writes an index without a name so
+    # Pandas writes an index without a name as "__index_level_0__".
+    if name.lower() in ("", "id", "index", "unnamed: 0") or re.fullmatch(r"__index_level_\d+__", name):
         return True
     index = (schema.pandas_metadata or {}).get("index_columns", [])
     return name in index and not _is_separate_view(schema.field(name))
