@@ -218,8 +218,9 @@ def parse_call_inputs(
 
 def _has_different_items(views: Sequence[Tensor], raw_attributes: Mapping[str, Any]) -> bool:
     """Return whether two views have unequal row counts or attributes given per view."""
-    if not all(isinstance(view, Tensor) and view.ndim in (2, 3) for view in views):
-        return False
+    for view in views:
+        if not (isinstance(view, Tensor) and view.ndim in (2, 3)):
+            return False
     different = len(views) == 2 and views[0].shape[0] != views[1].shape[0]
     return different or (len(views) > 0 and any(map(_is_pair_of_arrays, raw_attributes.values())))
 
