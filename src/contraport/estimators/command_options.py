@@ -95,7 +95,7 @@ class InverseOTOptions(BaseOptions):
     row_features: str | Path | Any | None = option(
         None,
         "Features of the rows: a feature file, whose items are sorted by their row in the data, or in Python an array "
-        "(n, p) in the order of the coupling; default: those in the folder, and for a matrix an indicator of each row.",
+        "(n, p) in the order of the coupling; default: those in the folder; for a matrix, one indicator per row.",
         deprecated_name="rows",
     )
     column_features: str | Path | Any | None = option(
