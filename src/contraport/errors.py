@@ -223,18 +223,11 @@ def bind_suggesting_keywords(
     except TypeError as error:
         parameters = list(signature.parameters)
         unexpected = next((key for key in kwargs if key not in parameters), None)
-        raise TypeError(f"{name}() {error}{suggest_keyword(unexpected, parameters) if unexpected else ''}") from None
-
-
-def suggest_keyword(unexpected: str, keywords: Sequence[str]) -> str:
-    """Return the end of an error message about an unknown keyword, with a similar one or the few valid ones.
-
-    >>> suggest_keyword("widht", ["width"]), suggest_keyword("a", ["width", "height"])
-    ("; did you mean 'width'?", '; expected width, height')
-    """
-    if similar := similar_names(unexpected, keywords):
-        return f"; did you mean {similar[0]!r}?"
-    return f"; expected {', '.join(keywords) or 'none'}" if len(keywords) <= MAX_LISTED_NAMES else ""
+        similar = similar_names(unexpected, parameters) if unexpected else []
+        hint = f"; did you mean {similar[0]!r}?" if similar else ""
+        if unexpected and not similar and len(parameters) <= MAX_LISTED_NAMES:
+            hint = f"; expected {', '.join(parameters) or 'none'}"
+        raise TypeError(f"{name}() {error}{hint}") from None
 
 
 def suggest_keywords(init: Callable[P, None]) -> Callable[P, None]:

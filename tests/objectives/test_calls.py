@@ -269,11 +269,6 @@ def test_rejects_one_view_without_positives():
         contraport.info_nce(target=contraport.Labels())(*views(k=1), labels=LABELS)
 
 
-def test_unknown_keyword_of_a_call_names_a_similar_one():
-    with pytest.raises(TypeError, match=r"'lables'; did you mean 'labels'\?"):
-        contraport.sup_con()(*views(), lables=LABELS)
-
-
 # One value per row
 
 # not sums over rows, or sums of parts with different rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from contraport._utils.lazy_imports import import_object
 from contraport._utils.notebook_tables import format_html_mapping
-from contraport.errors import UsageError, add_hint_if_missing, check, suggest_keyword
+from contraport.errors import UsageError, add_hint_if_missing, check
 from contraport.objectives.blocks_and_targets import send_error_to_processes
 from contraport.objectives.constraints import Constraint
 from contraport.objectives.plan import PlanWithTarget
@@ -172,7 +172,6 @@ class Loss(nn.Module, ABC):
         similarities: Tensor | None = None,
         temperature: float | Tensor | None = None,
         reduction: Literal["mean", "none"] = "mean",
-        **unknown: NoReturn,
     ) -> Tensor:
         """Return the loss, a scalar, or the value of each row with ``reduction="none"``.
 
@@ -216,11 +215,9 @@ class Loss(nn.Module, ABC):
             reduction: ``"mean"``, or ``"none"`` for the value of each row of the layout, (N,), whose mean is the loss;
                 a row includes both directions if there are two. Under `torch.distributed` these are the rows of all
                 processes.
-            unknown: none; any other keyword is an error.
 
         Raises:
             UsageError: an argument has the wrong type, shape or value, or excludes another.
-            TypeError: `unknown` is not empty; the message suggests a keyword.
         """
         options = {
             "labels": labels, "domains": domains, "ids": ids, "weights": weights, "column_weights": column_weights,
@@ -228,9 +225,6 @@ class Loss(nn.Module, ABC):
             "shared_negatives": shared_negatives, "present": present, "masks": masks,
             "similarities": similarities, "temperature": temperature,
         }  # fmt: skip
-        for name in unknown:
-            hint = suggest_keyword(name, [*options, "reduction"])
-            raise TypeError(f"{type(self).__name__} got an unexpected keyword argument {name!r}{hint}")
         # Not a decorator: all objectives would share one compiled function, and its limit of recompilations.
         try:
             if temperature is not None and not self.accepts_temperature:
