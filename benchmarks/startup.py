@@ -20,8 +20,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.engine import machine
-from contraport.cli.command_options import LIST_NAMES
 from contraport.cli.commands import BUILTIN_COMMANDS
+from contraport.cli.utility_command_options import LIST_NAMES
 
 TORCH = "import torch"
 COMMANDS = (

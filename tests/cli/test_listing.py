@@ -9,7 +9,7 @@ import pytest
 
 from contraport.catalog import OBJECTIVES
 from contraport.cli import main
-from contraport.cli.command_options import LIST_NAMES
+from contraport.cli.utility_command_options import LIST_NAMES
 from contraport.comparison.grid_builder import suite_paths_by_name
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from contraport.cli.command_options import LIST_NAMES
 from contraport.cli.commands import BUILTIN_COMMANDS
+from contraport.cli.utility_command_options import LIST_NAMES
 from tests import TIMEOUT
 
 HEAVY = {

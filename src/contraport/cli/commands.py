@@ -36,10 +36,10 @@ ENTRY_POINT_GROUP = "contraport.commands"
 
 
 def _builtin_commands_by_name() -> dict[str, Command[...]]:
-    """Collect the commands of this package from the modules named `command_options`."""
+    """Collect the commands of this package from its modules `*command_options`."""
     commands: dict[str, Command[...]] = {}
-    for path in Path(contraport.__file__).parent.glob("*/command_options.py*"):
-        constants = vars(import_module(f"contraport.{path.parent.name}.command_options"))
+    for path in Path(contraport.__file__).parent.glob("*/*command_options.py*"):
+        constants = vars(import_module(f"contraport.{path.parent.name}.{path.stem}"))
         for name, value in constants.items():
             if isinstance(value, Command):
                 commands[name.removesuffix("_COMMAND_SPEC").lower().replace("_", "-")] = value

@@ -8,8 +8,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from contraport.catalog import DATASETS, ENCODERS, OBJECTIVES, RECIPES
 from contraport.catalog.objectives import OBJECTIVE_FROM_PARTS
-from contraport.cli.command_options import LIST_NAMES
 from contraport.cli.commands import BUILTIN_COMMANDS, get_command, summaries_by_group
+from contraport.cli.utility_command_options import LIST_NAMES
 from contraport.errors import UsageError, check_name
 
 # Each script calls `contraport --complete` with the words before the cursor. Without candidates, the shell completes

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contraport.cli.command_options import DEMO_COMMAND_SPEC, DemoOptions
 from contraport.cli.result_printers import print_table
+from contraport.cli.utility_command_options import DEMO_COMMAND_SPEC, DemoOptions
 from contraport.evaluation.evaluate import evaluate
 from contraport.evaluation.evaluation_results import metric_rows_of_encoders
 from contraport.reporting import report

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import contraport
-from contraport.cli.command_options import DOCS_COMMAND_SPEC, DocsOptions
+from contraport.cli.utility_command_options import DOCS_COMMAND_SPEC, DocsOptions
 from contraport.errors import UsageError, check_name, unknown_name_error
 
 # Of Markdown.

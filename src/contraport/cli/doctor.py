@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 import contraport
-from contraport.cli.command_options import DOCTOR_COMMAND_SPEC, DoctorOptions
+from contraport.cli.utility_command_options import DOCTOR_COMMAND_SPEC, DoctorOptions
 from contraport.engine import backend
 from contraport.engine.backends.cuda import HAS_TRITON
 from contraport.errors import SelfTestError, check, one_line_reason

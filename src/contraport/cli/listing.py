@@ -14,7 +14,7 @@ from typing import Any
 from contraport._utils.formatting import format_flags
 from contraport.catalog import OBJECTIVES, RECIPES, list_datasets, list_encoders
 from contraport.catalog.recommendations import list_use_case_names
-from contraport.cli.command_options import LIST_COMMAND_SPEC, ListOptions
+from contraport.cli.utility_command_options import LIST_COMMAND_SPEC, ListOptions
 from contraport.metrics import METRICS
 from contraport.options import warn_renamed
 

@@ -105,7 +105,7 @@ def load_stl10(split: str, root: Path | None) -> Dataset:
     return _build_image_dataset("stl10", split, data.data, data.labels, tuple(data.classes))
 
 
-def load_stl10_unlabeled(split: str, root: Path | None) -> Dataset:
+def load_stl10_with_unlabeled_training(split: str, root: Path | None) -> Dataset:
     """Load STL-10 with 100,000 unlabeled training photographs and the labeled test split.
 
     They stay in their file, which is memory-mapped.
