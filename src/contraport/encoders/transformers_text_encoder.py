@@ -195,7 +195,12 @@ def build_transformers_text_encoder(name: str, *, pretrained: bool = False) -> T
         encoder = TransformersTextEncoder(make_network(source, config, transformers), tokenizer, pooling, length)
         _check_attention_mask_and_vocabulary(encoder, source)
         if pretrained:
-            _warn_about_dropped_modules(source, modules)
+            parts = [module for module in _read_json_or_empty(modules, list) if isinstance(module, dict)]
+            kinds = [str(part.get("type")).rpartition(".")[2] for part in parts]
+            weightless = ("Transformer", "Pooling", "Normalize", "Dropout")  # they add no weights to the transformer
+            if dropped := [kind for kind in kinds if kind not in weightless]:
+                message = "encoder: %r is used up to its pooling; these modules behind it are dropped: %s"
+                _log.warning(message, source, ", ".join(dropped))
     return encoder
 
 
@@ -334,16 +339,6 @@ def _find_max_tokens(source: str, tokenizer: Any, transformers: ModuleType, is_s
     if length is None and is_sentence_model:
         length = tokenizer.model_max_length
     return length if isinstance(length, int) and 0 < length < _MIN_UNLIMITED_TOKENS else None
-
-
-def _warn_about_dropped_modules(source: str, modules_file: Path | None) -> None:
-    """Warn about sentence-transformers modules whose weights the encoder does not use."""
-    modules = [module for module in _read_json_or_empty(modules_file, list) if isinstance(module, dict)]
-    kinds = [str(module.get("type")).rpartition(".")[2] for module in modules]
-    weightless = ("Transformer", "Pooling", "Normalize", "Dropout")  # they add no weights to the transformer
-    if dropped := [kind for kind in kinds if kind not in weightless]:
-        message = "encoder: %r is used up to its pooling; these modules behind it are dropped: %s"
-        _log.warning(message, source, ", ".join(dropped))
 
 
 def _read_json_or_empty(file: Path | None, kind: type[JsonValueT]) -> JsonValueT:

@@ -225,8 +225,7 @@ class PairedFeatures:
         if len(queries) * len(candidate_indices) > MAX_EXACT_NEIGHBOR_ITEMS**2:
             generator = torch_generator("audit.cells", len(values), len(candidate_indices))
             return CellSearch(values, candidate_indices, generator).nearest_row_indices(queries, count)
-        candidates = select_rows(values, candidate_indices)
-        return candidate_indices[top_products_and_indices(queries, candidates, count)[1]]
+        return candidate_indices[top_products_and_indices(queries, select_rows(values, candidate_indices), count)[1]]
 
     def neighbors_by_view_excluding_members(self, pairs: PairIndices) -> tuple[Tensor, Tensor]:
         """Return neighbors of each pair's two items, except these two, ``(p, num_neighbors)`` per view.
