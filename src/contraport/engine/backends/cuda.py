@@ -73,7 +73,11 @@ class CudaPairPasses(PairPasses):
         # Without a link the biases are added to the potentials here, which saves the kernels two loads per tile.
         inner, self.outer = (zeros, self.biases) if log_kernel.link is None else (self.biases, zeros)
         masks = [mask for mask in self.geometry.masks if isinstance(mask, LabelExclusion)]
-        row_labels, column_labels = (_stack_labels_and_exceptions(masks, side, v) for side, v in enumerate(zeros))
+        label_pairs = [pair for mask in masks for pair in (mask.labels, mask.exception_labels or mask.labels)]
+        row_labels, column_labels = (
+            torch.cat([v.new_empty((0, len(v)), dtype=torch.int64), *(pair[side][None].long() for pair in label_pairs)])
+            for side, v in enumerate(zeros)
+        )
         exception_mask_bits = sum(1 << k for k, mask in enumerate(masks) if mask.exception_labels is not None)
         link_arguments = _find_link_kernel_arguments(log_kernel.link)
         assert link_arguments is not None
@@ -514,16 +518,6 @@ def choose_column_splits(row_blocks: int, column_blocks: int, processors: int) -
 def _empty_gradient_and_sums(z: Tensor) -> tuple[Tensor, Tensor]:
     """Allocate the gradient with respect to z, (n, d), and row sums, (n,)."""
     return torch.empty_like(z, dtype=torch.float32), z.new_empty(z.shape[0], dtype=torch.float32)
-
-
-def _stack_labels_and_exceptions(masks: Sequence[LabelExclusion], side: int, z: Tensor) -> Tensor:
-    """Stack the row or column labels of all masks, and their exception labels.
-
-    `side` is 0 for rows and 1 for columns, with vectors `z`. Each mask has a row of labels, then one of exceptions.
-    """
-    pairs = [(mask.labels, mask.labels if mask.exception_labels is None else mask.exception_labels) for mask in masks]
-    stacked = [labels[side].to(torch.int64) for pair in pairs for labels in pair]
-    return torch.stack(stacked) if stacked else torch.empty(0, len(z), dtype=torch.int64, device=z.device)
 
 
 def _find_link_kernel_arguments(link: Link | None) -> tuple[str, float, float] | None:
