@@ -1,5 +1,7 @@
 """Custom objectives whose parts are specified as text."""
 
+from functools import partial
+
 import pytest
 import torch
 from tests.errors import raises_usage_error
@@ -118,6 +120,24 @@ def test_deprecated_keyword_and_attribute_of_a_layout_warn() -> None:
         assert layout == contraport.Joint(all_views=True)
     with pytest.warns(FutureWarning, match="compares_all_views_at_once"):
         assert layout.together
+
+
+@pytest.mark.parametrize(
+    ("create", "old", "new"),
+    [
+        (contraport.WithinView, "summed", "sum_over_views"),
+        (contraport.MeanSquaredCost, "summed", "sum_over_pairs"),
+        (partial(contraport.CoordinatePairs, contraport.Cross()), "summed", "sum_over_coordinates"),
+        (contraport.Tighten, "every", "steps_between_changes"),
+        (contraport.Loosen, "every", "steps_between_changes"),
+    ],
+)
+def test_deprecated_keyword_and_attribute_warn(create, old, new) -> None:
+    with pytest.warns(FutureWarning, match=new):
+        part = create(**{old: True if old == "summed" else 7})
+    assert part == create(**{new: getattr(part, new)})
+    with pytest.warns(FutureWarning, match=new):
+        assert getattr(part, old) == getattr(part, new)
 
 
 def build(**options):
