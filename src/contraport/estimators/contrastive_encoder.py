@@ -69,10 +69,10 @@ class _UnwrappedTransform:
         views = None
         if _is_dict_of_views(X) and len(X) < len(self._names):
             views = [number for number, name in enumerate(self._names) if name in X]
-        return _AllOrSelectedViewsTransformer(self, views).transform(X)
+        return _AllOrSelectedViewsFeatureTransformer(self, views).transform(X)
 
 
-class _AllOrSelectedViewsTransformer(TransformerMixin, BaseEstimator):
+class _AllOrSelectedViewsFeatureTransformer(TransformerMixin, BaseEstimator):
     """Transformer that computes and names the features of all or some views."""
 
     def __init__(self, encoder: ContrastiveEncoder, views: Sequence[int] | None) -> None:
