@@ -17,11 +17,13 @@ from contraport.metrics.retrieval_ranks import (
     is_dense_real_tensor,
     unit_vectors,
 )
+from contraport.options import keep_deprecated_attributes
 
 MAX_NEAREST_COLUMNS_KEPT_PER_ROW = 100
 """Maximum number of nearest columns that a `ColumnRanking` holds for each row."""
 
 
+@keep_deprecated_attributes(popularity_ratio="popularity_relative_to_training_pairs")
 @dataclass(frozen=True)
 class ColumnRanking:
     """Ranking of column entities for each row entity that has a test pair.
