@@ -176,7 +176,7 @@ class PlanScores(AuditCallback):
         differ = partners != decoys.first
         fresh = PairIndices(decoys.first[differ], partners[differ])
         pairs = PairIndices(*map(torch.cat, zip(paired.observed_pair_indices, decoys, fresh, strict=True)))
-        vectors = self._raw_vector_features.with_neighbor_pool(paired.neighbor_pool_items)
+        vectors = self._input_vector_features.with_neighbor_pool(paired.neighbor_pool_items)
         total = torch.zeros(len(pairs.first))
         for scores in (score_pairs(paired, pairs, "balanced"), score_pairs(vectors, pairs, "combined")):
             spread, mean = torch.std_mean(scores[: len(paired)])

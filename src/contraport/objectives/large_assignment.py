@@ -272,7 +272,7 @@ def _argsort_into_matching_parts(sides: Sequence[Tensor], first_size: int, gener
 def _best_partners(
     linear_sum_assignment: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], x: Tensor, y: Tensor
 ) -> Tensor:
-    """Return the index in y of each point's partner in the assignment of least cost.
+    """Return the row of y that the least-cost assignment gives each row of x.
 
     Point i of y is the partner of point i of x so far. SciPy's solver begins without potentials; with those of the
     present assignment in the costs, most partners are the cheapest, and it takes a fraction of the time.

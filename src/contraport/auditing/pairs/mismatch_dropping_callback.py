@@ -231,8 +231,8 @@ class AuditCallback(MismatchDroppingCallback[PairAuditState]):
         )
 
     @cached_property
-    def _raw_vector_features(self) -> PairedFeatures:
-        """Paired features of the raw vectors, computed once."""
+    def _input_vector_features(self) -> PairedFeatures:
+        """Paired features of the data's input vectors, computed once."""
         return load_vector_pairs(self._dataset)
 
     def state(self) -> dict[str, Any]:
@@ -307,7 +307,7 @@ class AuditCallback(MismatchDroppingCallback[PairAuditState]):
         pairs = PairIndices(*map(torch.cat, zip(paired.observed_pair_indices, decoys, fresh, strict=True)))
         sources = [paired]
         if has_only_vector_views(self._dataset, max_width=MAX_WIDTH_TO_SCORE_INPUT_VECTORS):
-            sources.append(self._raw_vector_features.with_neighbor_pool(paired.neighbor_pool_items))
+            sources.append(self._input_vector_features.with_neighbor_pool(paired.neighbor_pool_items))
         total = torch.stack([score_pairs(source, pairs, "combined") for source in sources]).sum(dim=0)
         scores, decoy_scores, fresh_scores = total.tensor_split([len(paired), len(paired) + len(decoys.first)])
         return scores, decoy_scores, fresh_scores

@@ -349,7 +349,7 @@ def average_neighbor_rows(values: TensorOrComputedRows, neighbors: Tensor) -> Te
 
 
 MAX_WIDTH_TO_SCORE_INPUT_VECTORS = 1_024
-"""Maximum width of raw vectors that are scored beside an encoder's features: the time grows with its cube."""
+"""Maximum width of input vectors that are scored beside an encoder's features: the time grows with its cube."""
 
 
 def has_only_vector_views(dataset: Dataset, *, max_width: int | None = None) -> bool:

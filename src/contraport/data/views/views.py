@@ -136,10 +136,8 @@ class Views(nn.Module):
                 made = [_ViewDefinition(view, _build_transform(dataset, 0, parsed), shape) for view in (0, 1)]
             elif self._splits_color:
                 made = [_define_view_before_color_split(dataset, parsed)]
-                _, height, width = dataset.shapes[0]
-                lab = TransformedStore(
-                    dataset.store, _split_color_of_stored_views, ((1, height, width), (2, height, width))
-                )
+                _, *size = dataset.shapes[0]
+                lab = TransformedStore(dataset.store, _split_color_of_stored_views, ((1, *size), (2, *size)))
                 self._unaugmented = dataset.with_store(lab, ("lightness", "colours"))
             elif isinstance(views, str):
                 made = _define_multi_crop_views(dataset, parsed, views)

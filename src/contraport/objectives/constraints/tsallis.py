@@ -110,7 +110,7 @@ class TsallisProblem(HostLoop):
 
     @property
     def potential_minus_threshold(self) -> float:
-        """Excess of each stored potential over its threshold, below which logits have mass 0."""
+        """Number added to each row's threshold to get the potential that is stored instead."""
         return self.exponent * self.factored_out_base
 
     def build_geometry(self, potential: Tensor, exponent: float) -> Geometry:
