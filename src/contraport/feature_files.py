@@ -228,7 +228,10 @@ class FeatureFileBuffer:
         """Return all added features, memory-mapped from the temporary file."""
         self._file.flush()
         rows = np.concatenate(self._rows)
-        keys, descriptions = map(_concatenate_texts, (self._keys, self._descriptions))
+        keys, descriptions = (
+            None if None in batches else np.array([text for batch in batches for text in batch or ()], dtype=np.str_)
+            for batches in (self._keys, self._descriptions)
+        )
         batches = [labels for labels in self._labels if labels is not None]
         labels = np.concatenate(batches) if len(batches) == len(self._labels) else None
         return Features(
@@ -241,13 +244,6 @@ class FeatureFileBuffer:
             run,
             descriptions=descriptions,
         )
-
-
-def _concatenate_texts(batches: Sequence[Sequence[str] | None]) -> np.ndarray | None:
-    """Concatenate batches of texts, or return None if any is None."""
-    if None in batches:
-        return None
-    return np.array([text for batch in batches for text in batch or ()], dtype=np.str_)
 
 
 @contextmanager

@@ -479,9 +479,8 @@ def _register_accuracy_under_corruption(kind: str, title: str, images_phrase: st
     """Register the accuracy of the linear probe under one kind of corruption."""
 
     def accuracy(context: EvalContext, severity: int) -> ItemValueArray:
-        return probes.probe_correctness(
-            context.fitted_probe, context.corrupted_features(kind, severity), context.test_labels
-        )
+        features = context.corrupted_features(kind, severity)
+        return probes.probe_correctness(context.fitted_probe, features, context.test_labels)
 
     accuracy.__doc__ = f"Accuracy of the linear probe on {images_phrase}, with severity k from 1 to 5."
     all_requirements = (

@@ -117,16 +117,12 @@ def run_training_loop(
 
 
 def _build_callbacks(
-    components: TrainingComponents,
-    run: WritableRun,
-    settings: Settings,
-    metrics_writer: MetricsWriter,
-    stop: StopRequest,
+    components: TrainingComponents, run: WritableRun, settings: Settings, writer: MetricsWriter, stop: StopRequest
 ) -> list[Callback]:
     """Build the callbacks that the settings choose, in the order of their calls."""
     metrics = [metric for metric, _ in list_scheduled_metrics(settings)]
-    early_stopping = EarlyStopping(settings.early_stopping, metrics_writer, metrics)
-    callbacks: list[Callback] = [metrics_writer, early_stopping]
+    early_stopping = EarlyStopping(settings.early_stopping, writer, metrics)
+    callbacks: list[Callback] = [writer, early_stopping]
     if components.audit_callback is not None:  # before the checkpoints, which hold its scores
         components.audit_callback.run_folder = run
         callbacks.append(components.audit_callback)

@@ -41,6 +41,10 @@ def build_results_section(assets: PageAssets) -> Section:
         notes.append(note if len(names) == len(runs) else f"{join_names(names)}: {note}")
     by_run = [(run, by_direction) for run in runs if (by_direction := run.evaluation.get("directions"))]
     retrieval_metrics = collect_metrics_for_display(row for _, by_direction in by_run for row in by_direction.values())
+
+    def cells(values: Mapping[str, Any]) -> list[MetricCell]:
+        return [build_metric_cell(m, values.get(m.key, {}).get("value"), values.get(m.key)) for m in retrieval_metrics]
+
     values = {
         "groups": build_metric_tables(runs, metrics),
         "metrics": metrics,
@@ -48,7 +52,7 @@ def build_results_section(assets: PageAssets) -> Section:
         "differing": [(name, texts) for name, texts in setting_texts_by_name(runs).items() if len(set(texts)) > 1],
         "differences": _add_run_difference_plots(assets, metrics),
         "retrieval_metrics": retrieval_metrics,
-        "retrieval_cells": [(run, _build_cells_by_direction(of_run, retrieval_metrics)) for run, of_run in by_run],
+        "retrieval_cells": [(run, {name: cells(of) for name, of in of_run.items()}) for run, of_run in by_run],
     }
     return Section("results", "Results", values)
 
@@ -116,16 +120,6 @@ def _add_run_difference_plots(assets: PageAssets, metrics: Sequence[Metric]) -> 
         element = assets.add_plot(f"differences-{first.position}", figure, label, "forest")
         result.append(DifferencePlot(first, element))
     return result
-
-
-def _build_cells_by_direction(
-    retrieval_values_by_direction: Mapping[str, Mapping[str, Any]], metrics: Sequence[Metric]
-) -> dict[str, list[MetricCell]]:
-    """Build one table cell per metric for each direction of cross-view retrieval."""
-    return {
-        direction: [build_metric_cell(m, values.get(m.key, {}).get("value"), values.get(m.key)) for m in metrics]
-        for direction, values in retrieval_values_by_direction.items()
-    }
 
 
 MISSING_VALUE_TEXT = "–"  # in a table cell without a value
