@@ -395,7 +395,7 @@ def _add_option(parser: Any, option: Option, option_type: Any, *, shown: bool) -
     if option_type is bool or bool in get_args(option_type):
         settings.update(nargs="?", const=True)
     if str in get_args(option_type) and {int, float} & {*get_args(option_type)}:
-        settings.update(type=lambda text: None if text == "null" else parse_number_or_text(text))
+        settings.update(type=_convert_if_number_or_null)
     if option.is_cli_positional:
         if not option.required:
             settings.update(nargs="?", default=option.default)
@@ -404,6 +404,13 @@ def _add_option(parser: Any, option: Option, option_type: Any, *, shown: bool) -
         parser.add_argument(f"--{option.name}", required=True, **settings)
     else:
         parser.add_argument(f"--{option.name}", default=option.default, **settings)
+
+
+def _convert_if_number_or_null(value: Any) -> Any:
+    """Convert the text of a number or "null", and keep other values."""
+    if value == "null" or not isinstance(value, str):
+        return None if value == "null" else value
+    return parse_number_or_text(value)
 
 
 def _reduce_type_hint(hint: Any) -> Any:
