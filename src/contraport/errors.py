@@ -497,7 +497,7 @@ def check_existing_file(argument: str, path: str | Path) -> None:
 
 @contextmanager
 def translate_import_errors(extra: str, purpose: str) -> Iterator[None]:
-    """Context manager that names the extra to install in import errors."""
+    """Context manager whose import errors name the optional extra to install."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -136,7 +136,7 @@ def _merge_resumed_audit_options(explicit_options: dict[str, Any]) -> dict[str, 
 
 
 def _check_cleanings(options: AuditOptions, dataset: Dataset) -> None:
-    """Raise `UsageError` if a requested cleaned copy of the data is impossible."""
+    """Raise `UsageError` if a requested cleaned copy of the data cannot be written."""
     edited = [cleaning for cleaning in options.requested_cleanings if cleaning != "weigh"]
     if edited and dataset.is_coupling and not isinstance(options.data, str | Path):
         message = f"{edited[0]}: requires the folder of a coupling, got a dataset in memory; select its pairs by "
@@ -152,7 +152,7 @@ def _check_cleanings(options: AuditOptions, dataset: Dataset) -> None:
 
 
 def _audit_two_views(options: AuditOptions, dataset: Dataset, folder: Path) -> Audit:
-    """Run an audit of two-view data, which can be resumed from `folder`."""
+    """Run an audit of two-view data, or resume it from `folder`."""
     source_rows = dataset.source_rows.numpy()
     if options.method == "online":
         run = WritableRun(folder / "training")

@@ -118,7 +118,7 @@ class CrossFitScores:
     def save_fold_scores(
         self, round_repeat: tuple[int, int], pairs: Tensor, scores: Tensor, mismatch_scores: Tensor
     ) -> None:
-        """Save the scores of a fold's pairs and of its deliberate mismatches, ``(m,)`` each."""
+        """Save a fold's scores of ``m`` pairs and ``m`` deliberate mismatches."""
         self.scores_by_round[round_repeat][:, pairs.numpy()] = torch.stack([scores, mismatch_scores]).numpy()
         if self._path is not None:
             with translate_write_errors("out", self._path):

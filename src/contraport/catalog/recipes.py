@@ -181,7 +181,7 @@ def apply_recipe(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def get_recipe_settings(recipe: str | None) -> dict[str, Any]:
-    """Return the settings of a recipe by name, empty for None.
+    """Return the settings of a recipe, or an empty dict without one.
 
     Raises:
         UsageError: unknown recipe.

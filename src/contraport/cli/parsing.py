@@ -306,7 +306,7 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter)
 
 
 def _is_print_config_flag(action: argparse.Action) -> bool:
-    """Return whether `action` is the flag `--print_config`, whose class is private."""
+    """Return whether an action is the flag `--print_config`, recognized by its metavar."""
     return action.metavar == "\b[=flags]"
 
 

@@ -80,9 +80,9 @@ class MismatchedLaterViewsStore(StoreWrapper):
 
 
 def draw_mismatched_partners(dataset: Dataset, mismatch: MismatchSpec, *, seed: int) -> Tensor:
-    """Draw each item's partner, another item if mismatched and itself otherwise, ``(n,)``.
+    """Draw wrong partners for a share of the items, and return all partners, ``(n,)``.
 
-    A fraction `mismatch.share` of the items get another item that differs in the content of each view, if there is one.
+    A share `mismatch.share` of items get an item with different content in each view, if any; the rest get themselves.
 
     Raises:
         UsageError: partners are to be exchanged within classes, and the data have no labels.

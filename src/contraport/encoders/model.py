@@ -273,7 +273,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         return projections if self.dims is None else tuple(each[..., : self.dims] for each in projections)
 
     def to_chosen_representation_parts(self, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Convert each view's features to the part of the representation that the model returns."""
+        """Convert each view's features to the representation that the model returns."""
         towers = [self.tower(view) for view in range(len(features))]
         return tuple(
             tower.to_representation(each, self.representation_part)[..., : self.dims]

@@ -51,7 +51,7 @@ SORTED_MAXIMA_PER_CHUNK = 1 << 16
 
 
 class LateInteraction(Kernel):
-    """Kernel of sets of vectors by MaxSim (ColBERT) or an entropic plan.
+    """Kernel between sets of vectors by MaxSim (ColBERT) or entropic transport.
 
     Items are sets of vectors, such as the tokens of a text or the patches of an image: (N, t, d) and (M, s, d), or
     (N, d), sets of one. Vectors are normalized, and vectors of zeros are padding. The similarity of a row x and a

@@ -95,7 +95,7 @@ class LogKernel(ABC):
     @property
     @abstractmethod
     def inputs(self) -> tuple[Tensor, ...]:
-        """Tensors that the kernel depends on, in the order of their gradients."""
+        """Tensors that the kernel is computed from, learned parameters last."""
 
     @property
     def num_parameter_inputs(self) -> int:
@@ -130,9 +130,9 @@ class LogKernel(ABC):
 
     @abstractmethod
     def with_link(self, link: Link | None, *, factor: float | Tensor = 1.0, row_shift: Tensor | None = None) -> Self:
-        """Return the kernel with another link function of the scaled, shifted negative cost.
+        """Return a copy of the kernel with another link function.
 
-        Its argument is factor T + row_shift, with T that of the present link.
+        The link is applied to factor T + row_shift, with T the argument of the present link.
         """
 
     @abstractmethod

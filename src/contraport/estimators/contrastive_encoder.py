@@ -267,7 +267,7 @@ class ContrastiveEncoder(_UnwrappedTransform, ClassNamePrefixFeaturesOutMixin, T
         return np.asarray(names, dtype=object)
 
     def score(self, X: _ArrayOrViews, y: object = None) -> float:
-        """Return a lower bound of two views' mutual information, in nats.
+        """Return a lower bound on the mutual information of two views, in nats.
 
         Higher is better. It is the bound of InfoNCE, log m - loss, at the best of a few temperatures, averaged over
         pairs of views, so that encoders trained by different objectives can be compared. It is at most log m: only

@@ -168,7 +168,7 @@ class MatchingProblem:
         return remaining
 
     def build_directions(self, block: Block) -> list[BlockDirection]:
-        """Build the target plans of a block and, if bidirectional, its transpose."""
+        """Build the target plans for a block's rows and, if bidirectional, its columns."""
         attributes, target, negatives = self.inputs.attributes, self.target, self.negatives
         weights, ids = attributes.get("weights"), attributes.get("ids")
         if ids is not None:

@@ -19,7 +19,7 @@ from contraport.errors import UsageError
 
 
 def num_smaller_labels(labels: Tensor) -> Tensor:
-    """Return the number of smaller labels for each label, as a group index.
+    """Return how many of the labels are smaller than each label.
 
     >>> num_smaller_labels(torch.tensor([7, 2, 7, 5])).tolist()
     [2, 0, 2, 1]

@@ -108,7 +108,7 @@ class ExtraNegatives(NamedTuple):
     def gather(
         self, inputs: CallInputs, processes: Processes, counts: tuple[int, ...] | None, min_vectors_per_item: int = 0
     ) -> ExtraNegatives:
-        """Gather the negatives of all processes, given the gathered inputs of the batch."""
+        """Gather the additional negatives of all processes."""
         if self.same_on_all_processes:
             return ExtraNegatives(processes.with_averaged_gradient(self.embeddings), self.ids)
         embeddings = processes.gather(zero_pad_vector_sets([self.embeddings], min_vectors_per_item)[0], counts)

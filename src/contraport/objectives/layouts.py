@@ -397,7 +397,7 @@ class Layout(ObjectiveComponent, ABC):
         return block
 
     def arrange_item_values(self, *values: Tensor) -> list[Block]:
-        """Apply the layout to item values, (n, k) per view, instead of embeddings."""
+        """Arrange item values, (n, k) per view, as the layout arranges embeddings."""
         return self(*values)
 
     def infer_view_sizes(self, similarity_shape: tuple[int, int], num_items: int | None) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Transport plans, and the result of solving a block of compared pairs."""
+"""Transport plans, alone or together with their target plans."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class Plan:
         return self._log_prescribed_marginal(1)
 
     def _log_prescribed_marginal(self, side: int) -> Tensor:
-        """Return the log prescribed marginal of rows (side 0) or columns (side 1)."""
+        """Return the log of the prescribed row (side 0) or column (side 1) marginal."""
         if self.log_marginals is not None:
             return self.log_marginals[side]
         zeros = self._zero_potential(side)

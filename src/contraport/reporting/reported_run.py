@@ -71,7 +71,7 @@ class ReportedRun:
 
     @property
     def values_by_encoder(self) -> dict[str, dict[str, Any]]:
-        """Metric values by evaluated encoder or epoch, then by metric key.
+        """Metric values by name of the evaluated encoder, then by metric key.
 
         Empty if the run is not evaluated. The encoders are ``trained``, the baselines such as ``raw``, first
         coordinates of the representation, ``dims 64`` and so on, and ``epoch 1``, ``epoch 2``, ....

@@ -177,7 +177,7 @@ class ApproximateFeatureIndex:
 
 
 def warn_of_slow_search(features: np.ndarray) -> None:
-    """Log a warning that recommends an index if rows exceed a million."""
+    """Log a warning that recommends an index for more than a million rows."""
     if len(features) > SLOW_SEARCH_ROWS:
         option = format_options(index="FILE")
         log.warning("Searching all %s rows. An index is faster: %s builds it once.", f"{len(features):,}", option)

@@ -150,7 +150,7 @@ def _score_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     "likeness", "similarity in one view to the items nearest in the other view, averaged over both", shared_space=False
 )
 def _score_similarity_to_partner_neighbors(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    """Mean similarity in each view to the items nearest in the other view."""
+    """Mean similarity of each item to its partner's neighbors, over both views."""
     (near_first, near_second), (x, y) = paired.neighbors_by_view_excluding_members(pairs), paired.features
     return (
         _compute_mean_similarity(y, pairs.second, near_first) + _compute_mean_similarity(x, pairs.first, near_second)

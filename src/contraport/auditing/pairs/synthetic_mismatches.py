@@ -31,7 +31,7 @@ MIN_DECOYS, MAX_DECOYS, MAX_DECOY_SHARE = 200, 2_000, 0.2
 
 
 class DatasetWithDecoysPastEnd(Dataset):
-    """Dataset whose positions past the end hold deliberate mismatches (decoys).
+    """Dataset with deliberate mismatches (decoys) at positions after its last item.
 
     Its length is the number `n` of items: decoys are fetched by position but not counted.
 
@@ -128,7 +128,7 @@ def check_auditable_dataset(
 
 
 def draw_groups_of_exchanging_sets(dataset: Dataset, *, seed: int) -> tuple[tuple[Tensor, ...], ...]:
-    """Draw random groups of item sets, within which sets swap views to form mismatches.
+    """Draw random groups of item sets that exchange partners to form mismatches.
 
     A group has two sets of similar size, ``(m,)`` items each; items of equal content share a set.
     If the number of sets is odd, the last group has three sets.
@@ -156,7 +156,7 @@ def draw_groups_of_exchanging_sets(dataset: Dataset, *, seed: int) -> tuple[tupl
 
 
 def exchange_partners_across_sets(groups_of_sets: tuple[tuple[Tensor, ...], ...]) -> Tensor:
-    """Form mismatches by exchanging partners between the item sets of each group.
+    """Return each item's wrong partner, from another item set of its group.
 
     >>> exchange_partners_across_sets((tuple(torch.tensor([[0], [2]])), tuple(torch.tensor([[1], [3], [4]])))).tolist()
     [2, 4, 0, 1, 3]

@@ -16,7 +16,7 @@ from contraport.errors import UsageError, check
 
 
 def can_hold_image_bytes(field: pa.Field) -> bool:
-    """Return whether a column can hold encoded images, as bytes or a struct."""
+    """Return whether a column can hold encoded images, as bytes or {bytes, path} structs."""
     kind = get_plain_type(field.type)
     in_struct = pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 and kind.get_field_index("path") >= 0
     return bool(in_struct or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))

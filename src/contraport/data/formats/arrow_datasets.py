@@ -174,7 +174,7 @@ class NumberColumnStore(Store):
 
 @dataclass(frozen=True)
 class ImageColumn(ItemFilesOrBytes):
-    """Encoded images in a table column, as bytes or Hugging Face's struct."""
+    """Encoded images in a table column, as bytes or {bytes, path} structs."""
 
     rows: TableRows
     column: str
@@ -329,7 +329,7 @@ def infer_roles_from_values(rows: TableRows, declared_roles: Mapping[str, Any] |
 def _find_image_path_or_number_per_row(
     views: Sequence[ItemFilesBytesOrStore], present: np.ndarray | None, source_rows: PositionArray, table_name: str
 ) -> Sequence[str] | None:
-    """Return a name per row, its image path or number; None without image files."""
+    """Return each row's image path or number, or None without image files."""
     of_files = [(number, view.files) for number, view in enumerate(views) if isinstance(view, ImageFiles)]
     if not of_files or present is None:
         return of_files[0][1] if of_files else None

@@ -246,7 +246,7 @@ class _WeightTerms(NamedTuple):
 
 
 class _WeightVariants(NamedTuple):
-    """Pair weights in a general form and a faster form with one exponential.
+    """Pair weights in a general form and a faster one for special cases.
 
     Which form is used is decided on the device: reading the flags would make the host wait.
 

@@ -17,7 +17,7 @@ from contraport.objectives.layouts import ObjectiveComponent, PairPattern
 from contraport.objectives.plan import DensePlan, Plan
 
 LogMarginals: TypeAlias = tuple[Tensor, Tensor]
-"""Log prescribed marginals, log a of the rows, (N,), and log b of the columns, (M,); a and b sum to 1."""
+"""Logs of the prescribed marginals, log a of the rows, (N,), and log b of the columns, (M,); a and b sum to 1."""
 
 
 class PlanRequest(NamedTuple):

@@ -119,7 +119,7 @@ class DuplicateGroups(Target):
 
 @dataclass(frozen=True, repr=False)
 class Domains(Target):
-    """Target whose pair weights depend on whether items and domains are equal (GCA).
+    """Target with separate pair weights within items, within domains and across domains (GCA).
 
     The views of an item have weight 1. The mass of a pair is proportional to its weight; each row has mass 1/N. The
     call needs ``domains``, (n,).

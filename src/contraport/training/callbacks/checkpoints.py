@@ -217,7 +217,7 @@ def _convert_lightning_checkpoint(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def format_unusable_checkpoint_remedy(run: WritableRun) -> str:
-    """Return advice for an unusable last checkpoint, to end an error message."""
+    """Return the advice that ends an error message about an unusable last checkpoint."""
     last, earlier = run.last_checkpoint.name, sorted(file.name for file in run.checkpoints.glob("epoch-*.ckpt"))
     other = f"copy {earlier[-1]} over {last}, and its checksum over that of {last}, or " if earlier else ""
     anew = f"delete {run.path} and resume: {run.resume_advice}" if run.parent_command else ""

@@ -155,7 +155,7 @@ def _draw_stratified_positions(dataset: Dataset, share: float, split: str, *, pu
 
 
 def _check_stream_settings(settings: Settings, stream: Stream) -> None:
-    """Raise `UsageError` for settings that need access to all items."""
+    """Raise `UsageError` for settings that streams do not support."""
     constraint = None if settings.constraint is None else parse_constraint_schedule(settings.constraint, 1)
     unsupported = {
         "sample_weight": settings.sample_weight_source not in (None, "plan"),

@@ -37,7 +37,7 @@ def serialize_data_option(data: Any) -> Any:
 
 
 def _check_sample_weight_source(name: str, value: Any) -> None:
-    """Raise `UsageError` if `sample_weight` has a wrong type or names pretrained weights by mistake."""
+    """Raise `UsageError` if `sample_weight` has a wrong type or names a model file."""
     check(matches_type(value, str | Path), f"{name}: must be a string or a path, got {value!r}.")
     check(
         Path(value).suffix not in {".safetensors", ".pt", ".pth", ".ckpt"},
