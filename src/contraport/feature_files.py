@@ -125,7 +125,7 @@ class Features:
         return ": ".join(filter(None, [self.item_name(position), self.item_description(position)]))
 
     def class_name_at(self, position: int) -> str | None:
-        """Return the name of an item's class, or its number if unnamed; None without labels."""
+        """Return the name or number of an item's class, or None without labels."""
         if self.labels is None:
             return None
         label = int(self.labels[position])

@@ -72,7 +72,7 @@ def format_flags(values: Mapping[str, Any]) -> str:
 
 
 def format_flags_in_style(flags: str) -> str:
-    """Return command-line flags unchanged, or as Python keywords outside the command line.
+    """Convert command-line flags to Python keywords, except in command-line messages.
 
     >>> format_flags_in_style("--objective iot --temperature 0.05 --freeze --init.image FILE")
     "objective='iot', temperature=0.05, freeze=True, init={'image': 'FILE'}"

@@ -222,7 +222,7 @@ def _list_trial_and_table_cells(grid: Grid, trials: TrialCellsByRowAndColumn, se
 def _list_table_cells_ready_to_run(
     grid: Grid, trials: TrialCellsByRowAndColumn, results: Mapping[str, JobResult], selection_metric: Metric
 ) -> list[Cell]:
-    """List the table's training runs, except those of an unfinished hyperparameter search."""
+    """List the table's training runs whose hyperparameters are already determined."""
     cells = []
     for cell in grid.cells_of_all_seeds:
         own_trials = trials.get((cell.row.name, cell.column.name))

@@ -115,9 +115,9 @@ def build_trial_cells(grid: Grid, row: Row, column: Column) -> list[Cell]:
 def find_best_trial_if_all_done(
     trials: Sequence[Cell], results: Mapping[str, Mapping[str, Any]], metric: Metric
 ) -> Cell | None:
-    """Return the trial with the best validation metric, or None if unfinished.
+    """Return the trial with the best validation metric once all trials are finished.
 
-    It is None too if all trials failed.
+    It is None before, and if all trials failed.
     """
     if any(trial.run_folder_name not in results for trial in trials):
         return None

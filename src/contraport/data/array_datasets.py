@@ -135,7 +135,7 @@ def _build_view_store(argument: str, view: Any, *, absent: np.ndarray | None, co
 
 
 def _check_or_infer_present_mask(views: list[Any], present: ArrayLikeOrTensor | None) -> np.ndarray | None:
-    """Return the mask ``(n, views)`` of present views, or None if complete.
+    """Return the mask ``(n, views)`` of present views, or None if all are present.
 
     Without a given mask an item lacks a view whose row is an empty text, or has only NaN.
     """

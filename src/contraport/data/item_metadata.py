@@ -30,7 +30,7 @@ ItemFilesBytesOrStore: TypeAlias = ItemFilesOrBytes | Store
 
 @dataclass(frozen=True)
 class ItemMetadata:
-    """Metadata of all items of a source, both splits included.
+    """Metadata of all training and test items of a source.
 
     Attributes:
         data_name: name of the data, for messages.

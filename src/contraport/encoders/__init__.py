@@ -1,4 +1,4 @@
-"""Encoders: networks that map items to features, by name or as modules."""
+"""Encoders, networks that map items to features."""
 
 from contraport.encoders.builtin_networks import Decoder, Projector, default_encoder_name
 from contraport.encoders.factory import (

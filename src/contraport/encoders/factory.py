@@ -132,7 +132,7 @@ def build_encoder(name: str | nn.Module, shape: Shape, *, low_resolution: bool =
 
 
 def create_placeholder_items(num_items: int, shape: Shape) -> torch.Tensor:
-    """Create items of zeros for trial calls of encoders, which as texts are empty."""
+    """Create zeros or empty texts for trial calls of encoders."""
     is_text = tuple(shape) == TEXT_SHAPE
     return torch.zeros(num_items, 1, dtype=torch.uint8) if is_text else torch.zeros(num_items, *shape)
 

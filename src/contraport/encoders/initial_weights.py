@@ -186,7 +186,7 @@ class InitialWeights:
         return any(weights.has_low_resolution_stem for weights in self._list_encoder_weights())
 
     def load_into(self, model: Model) -> list[bool]:
-        """Load the weights into a model, and return a mask of towers with weights.
+        """Load the weights into a model, and return which towers received weights.
 
         Raises:
             UsageError: the weights are of another architecture.
@@ -228,7 +228,7 @@ class InitialWeights:
 
 
 def combine_weights_by_view(parts: Mapping[str, InitialWeights]) -> InitialWeights:
-    """Combine initial weights by view name into those of one model."""
+    """Combine the initial weights of each view's encoder into those of one model."""
     source = ", ".join(dict.fromkeys(part.source for part in parts.values()))
     return InitialWeights(source, {view: part._list_encoder_weights()[0] for view, part in parts.items()}, "init")
 

@@ -1,4 +1,4 @@
-"""Text encoder from a transformers model and its tokenizer, by name or folder."""
+"""Text encoder built from a transformers model and its tokenizer."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ def compute_set_similarities(x: Tensor, y: Tensor, matching: SetMatching) -> Ten
 def _set_similarities_op(
     x: Tensor, y: Tensor, temperature: float, row_damping: float, column_damping: float, iterations: int, is_mean: bool
 ) -> list[Tensor]:
-    """Return the similarities, (n, m), and for MaxSim the argmax positions, (n, t, m)."""
+    """Return the similarity of each pair of sets, and where MaxSim is attained."""
     matching = SetMatching(temperature, row_damping, column_damping, iterations, is_mean)
     scores, argmax_positions = _allocate_scores_and_positions(x, y, temperature)
     with autocast_disabled(x):

@@ -236,7 +236,7 @@ def domain_probe_accuracy_per_item(context: EvalContext) -> ItemValueArray:
     ),
 )
 def held_out_domain_accuracy_per_item(context: EvalContext) -> ItemValueArray:
-    """Accuracy of a linear probe on each domain, trained on the others."""
+    """Accuracy of linear probes, each tested on a domain left out of training."""
     return probes.held_out_domain_correctness(
         context.train_features,
         context.train_labels,

@@ -105,7 +105,7 @@ class EvalContext:
         return context
 
     def _extract_features(self, dataset: Dataset, full_width_features: Tensor | None) -> Tensor:
-        """Compute a dataset's features, `(n, F)`, or cut full-width ones to `model.dims`."""
+        """Compute a dataset's features, `(n, F)`, or obtain them by truncating wider ones."""
         if full_width_features is None:
             return extract_item_features(self.encoder, dataset, self.views, self.loader_config, self.name)
         parts = full_width_features.split(self.model.untruncated_representation_sizes, dim=1)

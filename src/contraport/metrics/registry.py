@@ -282,7 +282,7 @@ def choose_headline_metrics(metrics: Iterable[Metric]) -> list[Metric]:
 
 
 def _sort_for_display(metrics: Iterable[Metric]) -> list[Metric]:
-    """Sort metrics by their order in the registry, then by number."""
+    """Sort metrics in registry order, with for example `recall@1` before `recall@5`."""
     by_name: dict[str, list[tuple[int, Metric]]] = {name: [] for name in METRICS}
     for entry in metrics:
         name, _, number = entry.key.partition(_KEY_NUMBER_SEPARATOR)

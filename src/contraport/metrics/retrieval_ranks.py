@@ -176,7 +176,7 @@ def nearest_indices(z: Tensor, count: int) -> Tensor:
 
 
 def _normalize_views(*views: Tensor) -> list[Tensor]:
-    """Return views `(n, d)` at unit length, in double precision."""
+    """Return views `(n, d)` scaled to unit length, in double precision."""
     points = [unit_vectors(f"z{number}", view, dtype=torch.float64) for number, view in enumerate(views)]
     for number, view in enumerate(points):
         expected, got = tuple(points[0].shape), tuple(view.shape)

@@ -233,7 +233,7 @@ def _is_pair_of_arrays(value: object) -> bool:
 def _build_inputs_of_different_items(
     views: tuple[Tensor, ...], raw_attributes: Mapping[str, Any], sets: bool
 ) -> CallInputs:
-    """Build inputs from two views without common items, as n + m items."""
+    """Build the inputs of a loss from two views that show different items."""
     check(len(views) == 2, f"views: must be 2 if they show different items, got {len(views)}.")
     for v, view in enumerate(views):
         check_views([view], first_number=v, sets=sets)

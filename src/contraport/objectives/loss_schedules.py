@@ -128,7 +128,7 @@ class Loosen(Tighten):
 
 @dataclass(frozen=True, repr=False)
 class SetConstraint(NonDefaultsReprMixin):
-    """Schedule that sets the constraint of a loss, the same at each step.
+    """Constraint schedule that sets the same constraint at each step.
 
     Args:
         constraint: the constraint.
@@ -143,7 +143,7 @@ class SetConstraint(NonDefaultsReprMixin):
     constraint: Constraint
 
     def apply(self, loss: Loss, step: int) -> None:
-        """Set the constraint of a loss, the same at every step."""
+        """Set the constraint of a loss, independently of the step."""
         loss.set_constraint(self.constraint)
 
 

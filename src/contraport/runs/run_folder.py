@@ -93,7 +93,7 @@ class ReplacedRunBackup:
             shutil.copyfile(run.config_path, copy)
 
     def move_back_if_incomplete_or_delete_if_obsolete(self) -> None:
-        """Move back an incomplete backup; delete a complete one after the new run's checkpoint."""
+        """Undo an incomplete backup, or delete one that is no longer needed."""
         if self.is_complete() and self._run.last_checkpoint.exists():
             self.delete()
         elif not self.is_complete() and self.path.exists():

@@ -62,7 +62,7 @@ class NearestItemsOptions(FeatureSearchOptions, TrustOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ItemSearchOptions(NearestItemsOptions):
-    """Options of `contraport.search`, which finds items by a query of another view."""
+    """Options of `contraport.search`, which finds items that match a query from another view."""
 
     features: str | Path | Run = field(
         kw_only=False,

@@ -101,7 +101,7 @@ def evenly_spaced_indices(num_items: int, max_count: int) -> np.ndarray:
 
 
 def iter_normalized_blocks(features: np.ndarray, device: torch.device | str) -> Iterator[tuple[int, Tensor]]:
-    """Yield each block's first row index and its rows at unit length."""
+    """Yield each block's first row index and its rows, scaled to unit length."""
     for first in range(0, len(features), MAX_FEATURE_ROWS_IN_MEMORY):
         yield (
             first,
@@ -160,7 +160,7 @@ class ApproximateFeatureIndex:
         return np.unique(places[places >= 0])
 
     def iter_near_pairs(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Yield first rows, second rows and cosines of near pairs, in blocks."""
+        """Yield index pairs of similar rows with their cosines, block by block."""
         for first, rows in iter_normalized_blocks(self.features, "cpu"):
             _, places = self.faiss_index.search(rows.numpy(), min(32, len(self.features)))
             left = np.repeat(np.arange(len(rows)), places.shape[1])
@@ -217,7 +217,7 @@ def load_or_build_index(features: np.ndarray, path: Path) -> ApproximateFeatureI
 
 
 def _build_index(faiss: Any, features: np.ndarray) -> Any:
-    """Build a faiss index of features at unit length."""
+    """Build a faiss index of features normalized to unit length."""
     items, width = features.shape
     cells = max(1, min(round(4 * math.sqrt(items)), items // 39))  # faiss requires 39 training rows a cell
     faiss_index = faiss.index_factory(width, f"IVF{cells},SQ8", faiss.METRIC_INNER_PRODUCT)

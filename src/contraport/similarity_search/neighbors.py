@@ -151,7 +151,7 @@ def neighbors(arguments: dict[str, Any]) -> NearestItems:
 
 @SEARCH_COMMAND_SPEC.with_option_parameters
 def search(arguments: dict[str, Any]) -> NearestItems:
-    """Find items by a query of another view, such as images by text.
+    """Find the items that match a query from another view, such as text.
 
     The nearest come first. If the run was trained with a kernel of sets of vectors (`LateInteraction`), the run's own
     items are compared by this kernel, all of them.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @keep_deprecated_attributes(noise_targets="noise_target_plans", mixup_targets="mixup_target_plans")
 @dataclass(frozen=True, eq=False)
 class AugmentationTargets:
-    """Target plans of noise and of mixup for Gaussian mixtures of several dimensions.
+    """Target plans implied by noise and mixup augmentation of Gaussian mixtures, by dimension.
 
     Attributes:
         dimensions: number of dimensions of each space, (k,).

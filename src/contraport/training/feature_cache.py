@@ -27,7 +27,7 @@ log = logging.getLogger("contraport.training")
 
 
 def with_cached_features(components: TrainingComponents, settings: Settings, folder: Path) -> TrainingComponents:
-    """Return the components with the training items replaced by their cached features.
+    """Return the run's components with training items replaced by cached features.
 
     The features are loaded from the cache folder, or computed and written to it.
 

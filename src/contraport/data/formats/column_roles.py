@@ -140,7 +140,7 @@ def is_text_column_name(name: str) -> bool:
 
 
 def derive_view_names(views: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Name views by their only column or common prefix, else by number.
+    """Derive a name for each view from the names of its columns.
 
     >>> derive_view_names([["photo"], ["audio_0", "audio_1"], ["x", "z"]])
     ('photo', 'audio', 'view2')
@@ -191,7 +191,7 @@ def suggest_view_division(columns: Sequence[str]) -> ViewDivision:
 
 
 def _is_row_number_column(schema: pa.Schema, name: str) -> bool:
-    """Return whether a column contains row numbers, judged by its name or origin."""
+    """Return whether a column seems to contain only row numbers, such as `id`."""
     # Pandas writes an index without a name as "__index_level_0__".
     if name.lower() in ("", "id", "index", "unnamed: 0") or re.fullmatch(r"__index_level_\d+__", name):
         return True

@@ -163,7 +163,7 @@ def replace_view_columns(
     old_path: Path,
     new_path: Path,
 ) -> pa.Table:
-    """Keep rows of a table, and take one view's columns from their partner rows.
+    """Select rows of a table, and fill one view's columns from other rows.
 
     Args:
         table: all rows, parsed.

@@ -94,7 +94,7 @@ def load_cifar100(split: str, root: Path | None) -> Dataset:
 
 
 def load_svhn(split: str, root: Path | None) -> Dataset:
-    """Load SVHN, 99,289 photographs of digits, which augmentation never mirrors."""
+    """Load SVHN, 99,289 photographs of digits, 32 x 32 pixels."""
     data = _read_or_download_torchvision("svhn", "SVHN", root, split=split)
     return _build_image_dataset("svhn", split, data.data, data.labels, tuple("0123456789"), flips=False)
 

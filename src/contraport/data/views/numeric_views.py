@@ -34,7 +34,7 @@ VECTOR_STRENGTH_BY_NAME = {
 
 
 class VectorAugmentation(nn.Module):
-    """Scale, mask and jitter vectors (b, d) about the mean of the data."""
+    """Randomly scale, mask and jitter vectors (b, d)."""
 
     mean: Tensor
     std: Tensor
@@ -72,7 +72,7 @@ SERIES_STRENGTH_BY_NAME = {
 
 
 class SeriesAugmentation(nn.Module):
-    """Crop, stretch, scale, mask and jitter time series (b, C, T)."""
+    """Randomly crop, stretch, scale, mask and jitter time series (b, C, T)."""
 
     mean: Tensor
     std: Tensor

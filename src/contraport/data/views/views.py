@@ -166,7 +166,7 @@ class Views(nn.Module):
     def _make_custom_views_unless_made(
         self, custom: CustomTransform, views: tuple[Tensor, ...], offset: LocalBatchOffset | None
     ) -> tuple[Tensor, ...]:
-        """Return the items' custom random views, made here if the dataset did not."""
+        """Return the items' custom random views, made here unless the dataset made them."""
         if custom.takes_batches:
             floats = _views_to_floats(views)
             return tuple(custom.transform_batch(floats[source], offset) for source in self._sources)

@@ -471,7 +471,7 @@ def _exponentiate_into_term_group(
 
 
 def _sum_outer_products(row_factors: Tensor, column_factors: Tensor, overwritten_buffer: Tensor | None) -> Tensor:
-    """Return the sum of k outer products, (k, n) and (k, m) to (n, m)."""
+    """Return the sum of k outer products, (n, m)."""
     if len(row_factors) > 6:  # fewer are faster one by one
         return torch.mm(row_factors.T, column_factors, out=overwritten_buffer)
     total = torch.mul(row_factors[0, :, None], column_factors[0], out=overwritten_buffer)
@@ -493,7 +493,7 @@ def _midpoint_and_half_range(values: Tensor) -> tuple[float, float]:
 
 
 def _iter_tile_and_transpose(tile: Tile) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Yield (rows, columns, values) of a tile, and by symmetry of its transpose."""
+    """Yield (rows, columns, values) of a tile, and of its transpose in symmetric matrices."""
     yield tile.rows, tile.columns, tile.kernel_or_log_kernel
     if tile.stands_for_transpose:
         yield tile.columns, tile.rows, tile.kernel_or_log_kernel.T

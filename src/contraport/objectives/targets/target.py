@@ -271,7 +271,7 @@ class DenseTargetPlan(TargetPlan):
 
 @dataclass(frozen=True, eq=False)
 class PiecewiseConstantTargetPlan(TargetPlan):
-    """Target plan with constant values on sets of pairs, times row factors.
+    """Target plan that is piecewise constant up to a factor for each row.
 
     The plan is p_ij = r_i sum_k level_k [(i, j) in set k].
 

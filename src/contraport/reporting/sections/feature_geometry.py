@@ -31,7 +31,7 @@ from contraport.reporting.sections.metric_curves import list_epochs_with_row_nam
 
 
 def build_geometry_section(assets: PageAssets) -> Section | None:
-    """Build the section of feature geometry, or None if no run has it."""
+    """Build the report section on feature geometry, or None if it would be empty."""
     # One color scale for all runs, from the smallest 1% quantile of the cosines, rounded down to a tenth.
     arrays = [run.figure_arrays["cosines"] for run in assets.runs if "cosines" in run.figure_arrays]
     quantile = min((float(np.quantile(cosines, 0.01)) for cosines in arrays), default=0.0)
