@@ -1,4 +1,4 @@
-"""Progress bars for nested steps, and construction of rich consoles."""
+"""Progress bars for nested steps, and consoles of the package `rich`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def make_console_without_markup(*, stderr: bool = False, quiet: bool = False, width: int | None = None) -> Console:
-    """Create a rich console that prints names such as `[red]` unchanged.
+    """Create a console of `rich` that prints names such as `[red]` unchanged.
 
     All consoles of the package are created here.
 

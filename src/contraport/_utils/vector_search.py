@@ -79,7 +79,7 @@ TensorOrComputedRows = Tensor | ComputedRows
 
 
 def select_rows(values: TensorOrComputedRows, rows: Tensor) -> TensorOrComputedRows:
-    """Select rows of a matrix, without computing those of a `ComputedRows`."""
+    """Select rows of a matrix that is in memory or computed when read."""
     return values.select(rows) if isinstance(values, ComputedRows) else values[rows]
 
 

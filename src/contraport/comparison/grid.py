@@ -140,7 +140,7 @@ class Grid:
     def build_cell(
         self, row: Row, column: Column, seed: int, *, trial_number: int | None = None, **overrides: Any
     ) -> Cell:
-        """Build the training run for a row, a column and a seed."""
+        """Build the training run of an objective, a data set and a seed."""
         options: dict[str, Any] = {}
         for layer in (self.common_options, {"data": column.data}, column.options, row.options, overrides):
             options = override_options_and_settings(options, layer)
@@ -213,7 +213,7 @@ def _resolve_untrained_encoder_options(options: OptionMap) -> dict[str, Any]:
 
 
 def override_options_and_settings(options: OptionMap, overrides: OptionMap) -> dict[str, Any]:
-    """Return options with overrides, merging only `objective_settings` key by key.
+    """Return options updated by overrides, merging `objective_settings` key by key.
 
     >>> settings = {"objective_settings": {"lam": 0.1}, "epochs": 2}
     >>> override_options_and_settings({"objective_settings": {"q": 0.1}}, settings)

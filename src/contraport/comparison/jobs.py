@@ -243,7 +243,7 @@ def run_jobs_yielding_results(
 def _run_parallel_unless_in_use(
     jobs: Sequence[CellJob], processes: int, budget: TimeBudget
 ) -> Iterator[tuple[CellJob, JobResult | None]]:
-    """Run jobs in worker processes, and yield each result, None if in use elsewhere."""
+    """Run jobs in worker processes and yield results, None for jobs running elsewhere."""
     context = get_context("spawn")
     counter = context.Value("i", 0)
     threads = max(1, torch.get_num_threads() // processes)

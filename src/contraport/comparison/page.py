@@ -73,7 +73,7 @@ def _shared_data_suffix(comparison: Comparison) -> str:
 
 
 def save_figure_if_any_mean(comparison: Comparison, path: Path) -> None:
-    """Write the figure to a PNG file if any mean was computed."""
+    """Write the comparison's figure to a PNG file if it shows any mean."""
     if any(entry.mean is not None for entry in comparison.entries):
         with atomic_write(path) as temporary:
             temporary.write_bytes(encode_png(plot_first_metric(comparison), dpi=150, facecolor="white"))

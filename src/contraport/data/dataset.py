@@ -181,7 +181,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 
     @cached_property
     def view_content_ids_if_repeated(self) -> Tensor | None:
-        """Content ids of all items, ``(n, views)``, or None if none repeats.
+        """Integer id of each view's content, ``(n, views)``, or None if none repeats.
 
         Equal contents have equal ids: an image with two captions, two items, has one id in the image view. Without
         digests, no content counts as repeated.

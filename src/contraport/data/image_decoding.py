@@ -120,7 +120,7 @@ def choose_image_size(images: ItemFilesOrBytes, positions: Sequence[int]) -> int
 
 
 def compute_clipped_median_size(sides: Sequence[int]) -> int:
-    """Return the median of side lengths, clipped to 8 to 64 pixels.
+    """Return the median of side lengths, clipped to the range of 8 to 64 pixels.
 
     >>> compute_clipped_median_size([6, 20, 30]), compute_clipped_median_size([400, 300])
     (20, 64)

@@ -342,7 +342,7 @@ def _find_max_tokens(source: str, tokenizer: Any, transformers: ModuleType, is_s
 
 
 def _read_json_or_empty(file: Path | None, kind: type[JsonValueT]) -> JsonValueT:
-    """Return the dict or list in a JSON file, empty without a file."""
+    """Read a dict or list from a JSON file, or return an empty one."""
     if file is None:
         return kind()
     try:

@@ -153,7 +153,7 @@ Two such factors are multiplied and summed over a row: e^(2 * 36) = 2e31 leaves 
 
 
 def row_log_sum_exp(values: Tensor, value_if_rows_may_be_empty: float | None) -> Tensor:
-    """Return the log-sum-exp of each row of a matrix, (N, M) to (N,).
+    """Return the log-sum-exp, (N,), of each row of a matrix (N, M).
 
     Powers of two take a third of the time of `exp` on a CPU, hence the change of base. The maximum is a constant to
     autograd: its gradient cancels.

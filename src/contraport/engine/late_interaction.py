@@ -194,7 +194,7 @@ class SetMatching(NamedTuple):
 
 
 def compute_set_similarities(x: Tensor, y: Tensor, matching: SetMatching) -> Tensor:
-    """Return the similarities, (n, m), of sets (n, t, d) and (m, s, d).
+    """Return similarities, (n, m), of vector sets, (n, t, d) and (m, s, d).
 
     Vectors are normalized; vectors of zeros are padding. Second derivatives, and `torch.func`, hold (n, m, t, s).
     """

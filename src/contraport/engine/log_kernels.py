@@ -51,7 +51,7 @@ class LinearOperator(Protocol):
     """Protocol of (N, M) matrices, dense or implicit, with products and row sums."""
 
     def apply(self, y: Tensor) -> Tensor:
-        """Multiply the matrix by a tensor, (M, ...) to (N, ...)."""
+        """Return the product, (N, ...), of the matrix and a tensor y, (M, ...)."""
 
     def row_mass(self) -> Tensor:
         """Return the sum of each row, (N,)."""

@@ -226,7 +226,7 @@ class RingLogKernel(LogKernel):
         return RingExchange(self.processes, block, sizes, hops, with_gradient=with_gradient)
 
     def iter_visits(self, exchange: RingExchange, *, half_ring: bool = False) -> Iterator[RingVisit]:
-        """Yield this process's rows paired with each arriving block of columns.
+        """Yield the pairs of local rows with one process's columns at a time.
 
         With `half_ring`, only one of (i, j) and (j, i) is visited.
         """
@@ -382,7 +382,7 @@ class RingPairPasses(PairPasses):
         return self.rows.restore_row_order(sums)
 
     def _iter_visits_with_passes(self, exchange: RingExchange | None = None) -> Iterator[tuple[RingVisit, PairPasses]]:
-        """Yield arriving columns, and the backend for their pairs with this process's rows.
+        """Yield the pairs of each ring step, and the backend that processes them.
 
         Without an exchange one is started, around half of the ring if the problem is symmetric.
         """

@@ -267,7 +267,7 @@ def link_recall_result(context: EvalContext, k: int) -> MetricResult:
     "Link NDCG@{}", better="higher", unit="share of the ideal gain", value_format="{:.3f}", numbers=(10,)
 )
 def link_ndcg_result(context: EvalContext, k: int) -> MetricResult:
-    """Normalized discounted cumulative gain of the k nearest columns.
+    """Normalized discounted cumulative gain of each row's k nearest columns.
     The columns of the row's test pairs are relevant.
     """
     return intervals.MetricResult(context.columns_ranked_per_row.row_ndcg_at(k))
@@ -285,7 +285,7 @@ def link_share_of_columns_in_any_top_k(context: EvalContext, k: int) -> float:
     "Link hubness@{}", better="lower", unit="skewness", value_format="{:.2f}", numbers=(10,), headline=False
 )
 def link_hubness(context: EvalContext, k: int) -> float:
-    """Skewness of how often columns occur among the k nearest of rows.
+    """Skewness of how often columns are among a row's k nearest.
     Columns with many true partners raise it.
     """
     return context.columns_ranked_per_row.column_hubness(k)
@@ -295,7 +295,7 @@ def link_hubness(context: EvalContext, k: int) -> float:
     "Link popularity@{}", better="neither", unit="relative to training pairs", value_format="{:.2f}", numbers=(10,)
 )
 def popularity_relative_to_training_pairs(context: EvalContext, k: int) -> float:
-    """Mean popularity of the k nearest columns, relative to columns of training pairs.
+    """Mean popularity of each row's k nearest columns, relative to columns of training pairs.
     The popularity of a column is its number of training pairs.
     """
     return context.columns_ranked_per_row.popularity_relative_to_training_pairs(k)

@@ -75,7 +75,7 @@ def bootstrap_means_transformed_below_1(items: ItemValueArray, counts: Array) ->
 
 
 def bootstrap_means_limited_to_0_1(items: ItemValueArray, counts: Array) -> Array:
-    """Return bootstrap means, `(b,)`, kept below 1 and clipped at 0.
+    """Return bootstrap means, `(b,)`, limited to the range from 0 to 1.
 
     >>> bootstrap_means_limited_to_0_1(np.array([-0.3, 0.2, 0.4]), np.array([[1, 1, 1], [3, 0, 0]])).round(3).tolist()
     [0.1, 0.0]

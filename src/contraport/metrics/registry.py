@@ -115,7 +115,7 @@ class Metric:
         return title if title == self.title or title[-1].isdigit() else f"the {title}"
 
     def with_number(self, number: int) -> Metric:
-        """Return a copy of the metric for one number, such as Recall@5."""
+        """Return a copy of the metric for one value of k, such as Recall@5."""
         return replace(
             self,
             key=self.key.replace(_NUMBER_PLACEHOLDER, str(number)),

@@ -185,7 +185,7 @@ def _normalize_views(*views: Tensor) -> list[Tensor]:
 
 
 class _MatchedViews(NamedTuple):
-    """Distinct first and second views of items, and which of them match.
+    """Deduplicated first and second views, with the positions of each item's views.
 
     Attributes:
         row_points: first views, unit vectors in double precision, ``(n, d)``.
@@ -242,7 +242,7 @@ class _MatchedViews(NamedTuple):
 
 
 def _row_ranks_at(views: _MatchedViews, positions: Tensor) -> Tensor:
-    """Return the rank of each first-view query's best match, (q,)."""
+    """Return the rank of each first-view query's most similar match, (q,)."""
     chosen, at = views.item_rows[positions].unique(return_inverse=True)
     index_in_chosen = views.item_rows.new_full((len(views.row_points),), -1)
     index_in_chosen[chosen] = torch.arange(len(chosen), device=chosen.device)
@@ -283,7 +283,7 @@ def _count_cosines_reaching(cosines: Tensor, thresholds: Tensor) -> Tensor:
 
 
 def _compute_tie_threshold_by_point(match_cosines: Tensor, point_by_match: Tensor, num_points: int) -> Tensor:
-    """Return each point's threshold cosine for a tie with its best match.
+    """Return each point's threshold cosine for a tie with its most similar match.
 
     Match `k`, with cosine ``match_cosines[k]``, is one of point ``point_by_match[k]``. The tolerance applies to
     distances, which rounding moves by as much as the vectors. The cosine of nearly equal vectors moves by the square of

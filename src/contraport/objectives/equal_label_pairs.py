@@ -161,7 +161,7 @@ class PairSet:
         )
 
     def apply(self, y: Tensor) -> Tensor:
-        """Multiply the set's 0/1 matrix by y, (M, ...), giving (N, ...)."""
+        """Return the product, (N, ...), of the set's 0/1 matrix and y, (M, ...)."""
         total: Tensor | None = None
         for equality in self.summands:
             # Sums by group, then one look-up per row: O((N + M) d) in place of a product with an (N, M) matrix.

@@ -247,7 +247,7 @@ def _iterate_matching_part_indices(
 
 
 def _argsort_into_matching_parts(sides: Sequence[Tensor], first_size: int, generator: torch.Generator) -> list[Tensor]:
-    """Return orders of point sets whose first `first_size` points correspond to each other.
+    """Return permutations of point sets that split them into matching parts.
 
     One set is sorted along a random direction. Of two sets, the first parts match each other, and so do the second
     parts. Given the parts of one set, the best parts of the other are cut along the difference of the means of these

@@ -295,7 +295,7 @@ class Block:
     def append_negative_columns(
         self, embeddings: Tensor, item_and_column_ids: tuple[Tensor, Tensor] | None, restricted_to_items: Tensor | None
     ) -> Block:
-        """Return the block with additional columns of embeddings, (k, d)."""
+        """Return the block with k negative columns appended, given their embeddings, (k, d)."""
         pattern = self.pattern.append_negative_columns(len(embeddings), item_and_column_ids, restricted_to_items)
         return replace(self, pattern=pattern, y=torch.cat(zero_pad_vector_sets([self.y, embeddings])))
 

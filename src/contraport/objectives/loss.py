@@ -128,7 +128,7 @@ class Loss(nn.Module, ABC):
 
     @abstractmethod
     def requires_features_argument(self, target: Target | None = None) -> bool:
-        """Return whether a call with this target requires the argument ``features=``."""
+        """Return whether a call with `target` requires the argument ``features=``."""
 
     @abstractmethod
     def target_refusal_message(self, target: Target) -> str | None:
@@ -246,17 +246,17 @@ class Loss(nn.Module, ABC):
             return {name: value.item() for name, value in self.compute_terms_by_name(*views, **options).items()}
 
     def plan(self, *views: Tensor, **options: CallOptionValue) -> Tensor:
-        """Return the first solved plan, as a dense (N, M) matrix."""
+        """Return the solved plan, (N, M), of the first block of pairs."""
         with torch.no_grad():
             return next(self.iterate_plans_with_targets(*views, **options)).plan.dense()
 
     def target_plan(self, *views: Tensor, **options: CallOptionValue) -> Tensor:
-        """Return the first target plan, as a dense (N, M) matrix."""
+        """Return the target plan, (N, M), of the first block of pairs."""
         with torch.no_grad():
             return next(self.iterate_plans_with_targets(*views, **options)).target.dense()
 
     def plot(self, *views: Tensor, **options: CallOptionValue) -> Figure:
-        """Plot the first solved plan and its target plan.
+        """Plot the solved and the target plan of the first block of pairs.
 
         Raises:
             UsageError: matplotlib is not installed; or as in the call.

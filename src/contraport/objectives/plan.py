@@ -290,7 +290,7 @@ class Plan:
 
     @torch.no_grad()
     def sharpness(self) -> float:
-        """Return the plan's sharpness, from 0 (even rows) to 1 (single partners).
+        """Return the plan's sharpness, from 0 (uniform rows) to 1 (one-hot rows).
 
         The sharpness is 1 - H / log M, where H is the mean entropy of the rows' shares, weighted by their mass; 1 for a
         single column.

@@ -154,7 +154,7 @@ class ApproximateFeatureIndex:
     features: np.ndarray
 
     def find_candidate_rows(self, query_vector: Tensor, num_nearest: int) -> np.ndarray:
-        """Return sorted row indices, about 10 * `num_nearest`, including most of the nearest."""
+        """Return about 10 * `num_nearest` candidates for the nearest rows, sorted by index."""
         rows = check_and_normalize_rows(query_vector.cpu().numpy()[None], "cpu").numpy()
         _, places = self.faiss_index.search(rows, min(10 * num_nearest, len(self.features)))
         return np.unique(places[places >= 0])

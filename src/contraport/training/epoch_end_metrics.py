@@ -71,7 +71,7 @@ class EpochEndMetrics:
         )
 
     def compute_values_due(self, epoch: int, device: torch.device) -> dict[str, float]:
-        """Compute the values due after an epoch, by metric key.
+        """Compute the metrics due after an epoch, by key.
 
         Only the first process computes them. The others return an empty dictionary.
         """

@@ -154,7 +154,7 @@ class MismatchDroppingCallback(Callback, ABC, Generic[AuditStateT]):
             log.warning(format_memorization_warning(state.memorization_auc))
 
     def score_and_select_if_due(self, epoch: int) -> bool:
-        """Score the data if due after `epoch` epochs, and return whether it was.
+        """Score the data and return True if scoring is due after `epoch` epochs.
 
         Training then continues on the items that the scores select.
         """
@@ -232,7 +232,7 @@ class AuditCallback(MismatchDroppingCallback[PairAuditState]):
 
     @cached_property
     def _input_vector_features(self) -> PairedFeatures:
-        """Paired features of the data's input vectors, computed once."""
+        """Paired input vectors of the data set, loaded once."""
         return load_vector_pairs(self._dataset)
 
     def state(self) -> dict[str, Any]:

@@ -88,7 +88,7 @@ class StreamedPairPasses(PairPasses):
 
     @cached_property
     def _min_max_labels_by_mask(self) -> dict[LabelExclusion, _MinMaxLabelsPerTile]:
-        """Smallest and largest labels in each tile, for each label mask."""
+        """Smallest and largest labels in each tile, for each label-based mask."""
         masks = self.geometry.masks
         return {mask: _MinMaxLabelsPerTile(mask.labels) for mask in masks if isinstance(mask, LabelExclusion)}
 

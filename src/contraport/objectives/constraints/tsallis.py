@@ -91,7 +91,7 @@ class TsallisProblem(HostLoop):
 
     @property
     def num_pairs_per_potential(self) -> int:
-        """Number of pairs per row, or of all pairs if rows share a potential."""
+        """Number of pairs that share one potential."""
         n, m = self.logit_geometry.shape
         return m if self.has_potential_per_row else n * m
 

@@ -174,7 +174,7 @@ class SparseTargetPlan(TargetPlan):
     cached_negative_entropy: Tensor | None = None
 
     def _sum_by_row(self, values: Tensor) -> Tensor:
-        """Sum values of the entries, (k, ...), by row, giving (N, ...)."""
+        """Return row sums, (N, ...), of values (k, ...) at the nonzero entries."""
         if self.one_entry_per_row:
             return values
         return values.new_zeros(self.shape[0], *values.shape[1:]).index_add(0, self.rows, values)

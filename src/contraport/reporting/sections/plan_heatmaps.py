@@ -259,7 +259,7 @@ def _draw_heatmap(
 def _build_view_name_ticks(
     num_embeddings: int, num_items: int, view_names: tuple[str, str], *, view_index: int
 ) -> dict[str, Any]:
-    """Build plotly ticks that name the view, or both views, on an axis."""
+    """Build the ticks of a plotly axis, labeled with view names."""
     names = list(view_names) if num_embeddings > num_items else [view_names[view_index]]
     middles = [(place + 0.5) * num_embeddings / len(names) for place in range(len(names))]
     return {
