@@ -312,7 +312,7 @@ def find_approximate_search(
     min_recall: float,
     sample_size: int,
 ) -> ApproximateSearch | None:
-    """Return an approximate search calibrated to recall `min_recall`, or None if not faster.
+    """Return an approximate search with `min_recall`, None if no faster than exact search.
 
     The number of compared keys is chosen by the exact neighbors of `sample_size` queries, and the recall is measured on
     as many others. None if half of the keys would be compared: an exact search is then as fast.

@@ -281,7 +281,7 @@ class _Parser(ArgumentParser):
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter):
-    """Help formatter that keeps example lines and names unbroken and adds defaults."""
+    """Help formatter that adds defaults, and does not break names or example lines."""
 
     def _get_help_string(self, action: argparse.Action) -> str:
         """Return the help text of an option with its default."""

@@ -180,7 +180,7 @@ def _no_computable_metric_error(reasons: Iterable[str], remark: str = "") -> Usa
 
 
 def _choose_default_metric_keys(grid: Grid) -> tuple[str, ...]:
-    """Return keys of the headline metrics computable for the first valid training run.
+    """Return keys of the default metrics that the first trainable run allows.
 
     Raises:
         UsageError: no cell can be trained, or the first trainable one allows no headline metric.

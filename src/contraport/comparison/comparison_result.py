@@ -136,7 +136,7 @@ class Comparison:
         ]
 
     def markdown(self) -> str:
-        """Return the tables, sentences, notes, verdicts and hyperparameter trials as Markdown."""
+        """Return the comparison as Markdown, with tables, summaries, notes and trials."""
         parts = [
             f"# {self.title}",
             *list_table_captions_and_tables(self),

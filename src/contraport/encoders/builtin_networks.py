@@ -480,7 +480,7 @@ class NgramCountsWithLearnedWeights(nn.Module):
 
 
 class ShortNgrams(NgramCountsWithLearnedWeights):
-    """Typo-tolerant text encoder of weighted word and 2- to 4-byte n-gram counts."""
+    """Typo-tolerant text encoder that counts words and 2- to 4-byte n-grams."""
 
     num_features = 4_096
     name = "short-ngrams"

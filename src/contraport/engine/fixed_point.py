@@ -161,7 +161,7 @@ class FixedPointOperation(Operation):
         return differentiable_gradients(equations, tensors, [u, v], args.needs_grad)
 
     def _read_fixed_point(self, args: BackwardArgs) -> _FixedPoint:
-        """Return the converged potentials and the loss gradients with respect to them."""
+        """Return the converged potentials and their gradients from the loss."""
         f, g, row_sums, column_sums, *_ = args.outputs
         pairs = zip(args.grad_outputs, self.log_marginals, strict=True)
         f_bar, g_bar = (torch.zeros_like(like) if gradient is None else gradient for gradient, like in pairs)
@@ -169,7 +169,7 @@ class FixedPointOperation(Operation):
 
 
 class _FixedPoint(NamedTuple):
-    """Converged potentials, with the gradients of the loss with respect to them."""
+    """Converged Sinkhorn potentials, and their gradients from the loss."""
 
     potentials: tuple[Tensor, Tensor]
     log_sums: tuple[Tensor, Tensor]

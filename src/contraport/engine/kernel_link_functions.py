@@ -18,14 +18,14 @@ from contraport.options import accept_deprecated_keywords
 
 
 class Link(ABC):
-    """Base class of functions h from T = -cost to the log-kernel."""
+    """Base class of functions h from the negative cost T to the log-kernel."""
 
     @abstractmethod
     def value(self, t: Tensor) -> Tensor:
-        """Return the log-kernel at T = -cost, differentiably."""
+        """Return the log-kernel of a negative cost T, differentiably."""
 
     def derivative(self, t: Tensor) -> Tensor:
-        """Return the derivative at T = -cost, 0 where the log-kernel is -inf."""
+        """Return the derivative at a negative cost T, 0 where the log-kernel is -inf."""
         (slope,) = vjp(self.value, [t], torch.ones_like(t))
         # Where h(T) is minus infinity, the derivative of an inner function may be infinite or NaN.
         return torch.zeros_like(t) if slope is None else torch.where(self.value(t) == -torch.inf, 0, slope)

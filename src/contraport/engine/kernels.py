@@ -221,7 +221,7 @@ class Kernel(nn.Module, ABC):
 
     @abstractmethod
     def log_kernel(self, negative_cost_in_units: LogKernelFromUnit, temperature: float | Tensor) -> LogKernel:
-        """Build the log-kernel from a function that computes T = -cost.
+        """Build the log-kernel from a function that computes the negative cost.
 
         Args:
             negative_cost_in_units: returns -cost / u for a unit u, such as the temperature.
@@ -231,7 +231,7 @@ class Kernel(nn.Module, ABC):
     def _build_negative_cost_in_units(
         self, x: Tensor, y: Tensor, cost_unit: float | Tensor, temperature: float | Tensor, processes: Processes
     ) -> LogKernel:
-        """Build the log-kernel -cost / cost_unit between x and y."""
+        """Build the negative cost between x and y, divided by `cost_unit`."""
         if not isinstance(self.cost, str):
             scale = 1.0 if cost_unit is temperature else temperature / cost_unit
             return CallableLogKernel(self.cost, x, y, temperature, scale=scale)

@@ -377,7 +377,7 @@ def _iter_size_sorted_blocks(z: Tensor, max_vectors: int) -> Iterator[_PaddedSet
 
 
 class _CosineTile:
-    """Cosines, (b, t, c, s), between vectors of b row sets and c column sets."""
+    """Cosines between vectors of b sets and vectors of c sets, (b, t, c, s)."""
 
     def __init__(self, rows: _PaddedSetBlock, columns: _PaddedSetBlock, matching: SetMatching) -> None:
         products = rows.units.flatten(0, 1) @ columns.units.flatten(0, 1).T

@@ -197,7 +197,7 @@ class LogKernel(ABC):
 
     @abstractmethod
     def tile_with_link_input(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return the log-kernel and T = -cost on a tile.
+        """Return the log-kernel and the negative cost T on a tile.
 
         Biases that are added after the link are left out. Log K and T may be one tensor, and either may be `out`, a
         buffer of the tile's shape.
@@ -219,7 +219,7 @@ class LogKernel(ABC):
         """
 
     def _apply_link(self, t: Tensor) -> Tensor:
-        """Convert T = -cost to the log-kernel by the optional link function."""
+        """Convert negative costs to the log-kernel by the optional link function."""
         return t if self.link is None else self.link.value(t)
 
 

@@ -48,7 +48,7 @@ class WeightTerm(NamedTuple):
 
     @property
     def T(self) -> WeightTerm:
-        """Transposed term, with rows and columns exchanged."""
+        """Pair weights with rows and columns exchanged."""
         return WeightTerm(self.column_exponents, self.row_exponents, OTHER_AXIS[self.factor_axis], self.factor)
 
 
@@ -108,10 +108,10 @@ class PairPasses(ABC):
 
     @abstractmethod
     def sum_each_term_over_factor_axis(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
-        """Return the sums of each term of the pair weights over its factor's axis.
+        """Sum each summand of the pair weights over rows or columns.
 
-        A term on ``"rows"`` gives sum_i exp(S_ij + A_i + B_j) u_i, (M,); one on ``"columns"`` the sum over j, (N,). At
-        most one term may be on each axis.
+        A factor on ``"rows"`` gives sum_i exp(S_ij + A_i + B_j) u_i, (M,); one on ``"columns"`` the sum over j, (N,).
+        At most one summand may be on each axis.
         """
 
     @abstractmethod

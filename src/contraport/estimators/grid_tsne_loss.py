@@ -103,7 +103,7 @@ class _LogNormalizer(torch.autograd.Function):
 def _compute_kernel_spectrum(
     size: int, spacing: float, subtracted_constant: float, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """Return the Fourier transform of the kernel minus `subtracted_constant` on a periodic grid."""
+    """Subtract a constant from the kernel and Fourier-transform it on a periodic grid."""
     steps = torch.arange(2 * size, dtype=dtype, device=device)
     squares = (torch.minimum(steps, 2 * size - steps) * spacing).square()
     squares = squares[:, None] + squares

@@ -407,7 +407,7 @@ class _MomentumWithGains(torch.optim.Optimizer):
 
     @torch.no_grad()
     def end_early_exaggeration(self) -> None:
-        """Use `late_lr` and more momentum from now on, and reset collapsed points.
+        """Switch to the late learning rate and momentum, and restart if points collapsed.
 
         With a perplexity near the number of items all of them are neighbors, and exaggerated attraction draws them to
         one point, where all gradients are zero.

@@ -113,7 +113,7 @@ class EvalContext:
 
     @property
     def model(self) -> Model:
-        """Encoder, which must be a `Model` rather than a raw-input baseline."""
+        """Encoder as a `Model`, unavailable for raw-input baselines."""
         assert isinstance(self.encoder, Model)
         return self.encoder
 

@@ -157,7 +157,7 @@ class MatchingProblem:
         return blocks
 
     def _without_absent_views(self, blocks: list[Block], present: Tensor) -> list[Block]:
-        """Return the blocks without the rows and columns of missing views."""
+        """Remove the rows and columns of missing views from blocks of pairs."""
         # The layout is applied to the marks themselves, which places each mark like its embedding.
         marks_by_block = self.layout.arrange_item_values(*present.to(torch.float32).T[:, :, None])
         remaining = []

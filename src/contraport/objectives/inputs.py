@@ -131,7 +131,7 @@ def zero_pad_vector_sets(sets: Sequence[Tensor], min_size: int = 0) -> tuple[Ten
 
 
 def zero_vectors_outside_mask(views: Sequence[Tensor], masks: object) -> tuple[Tensor, ...]:
-    """Convert views of vector sets to (n, t, d), zero outside the masks.
+    """Convert views of vector sets to (n, t, d), with zeros outside the masks.
 
     Args:
         views: (n, t, d) each, or (n, d), sets of one.

@@ -57,7 +57,7 @@ class LayoutWrapper(Layout, ABC):
 
 @dataclass(frozen=True, repr=False)
 class LeadingCoordinates(LayoutWrapper):
-    """Layout wrapper that compares only the first coordinates of each embedding (DirectCLR).
+    """Layout that compares only the first coordinates of each embedding (DirectCLR).
 
     Args:
         dimensions: number of coordinates, at least 1.
@@ -87,7 +87,7 @@ class LeadingCoordinates(LayoutWrapper):
 
 @dataclass(frozen=True, repr=False)
 class NestedCoordinates(LayoutWrapper):
-    """Layout wrapper that compares embedding prefixes of several sizes (Matryoshka).
+    """Layout that compares embedding prefixes of several sizes (Matryoshka).
 
     The blocks of the other layout are built for each number of coordinates; the objective is their weighted sum. See
     `matryoshka`.
@@ -136,7 +136,7 @@ class NestedCoordinates(LayoutWrapper):
         return self._flatten_weighted_blocks([self.layout.arrange_item_values(*values)] * len(self.dims))
 
     def _flatten_weighted_blocks(self, blocks_by_size: list[list[Block]]) -> list[Block]:
-        """Return all blocks in one list, each with its embedding prefix's weight."""
+        """List the blocks of pairs of all prefix sizes, with their weights."""
         weights = self.weights or (1.0,) * len(self.dims)
         return [
             replace(block, pattern=block.pattern.with_scaled_weight(weight))
@@ -147,7 +147,7 @@ class NestedCoordinates(LayoutWrapper):
 
 @dataclass(frozen=True, repr=False)
 class RotatedFirstView(LayoutWrapper):
-    """Layout wrapper that rotates the first view's embeddings by 45 degrees (AnglE).
+    """Layout that rotates the first view's embeddings by 45 degrees (AnglE).
 
     An embedding is read as d / 2 complex numbers, whose real parts are its first and whose imaginary parts are its last
     coordinates; if d is odd, a zero is appended. The first view is multiplied by exp(-i pi / 4).
@@ -183,7 +183,7 @@ def _pad_to_even_dimension(z: Tensor) -> Tensor:
 
 @dataclass(frozen=True, repr=False)
 class GuidedNegatives(LayoutWrapper):
-    """Layout wrapper that removes negatives a teacher finds too similar (GISTEmbed).
+    """Layout without negatives that a teacher finds too similar to the anchor (GISTEmbed).
 
     The call needs the teacher's ``features=``. The pair (i, j) is excluded if cos(t_i, t_j) > cos(t_i, t_i+) - margin;
     positives are never excluded; of several positives the least similar one counts. Additional columns
@@ -242,7 +242,7 @@ class GuidedNegatives(LayoutWrapper):
 @keep_deprecated_attributes(summed="sum_over_coordinates")
 @dataclass(frozen=True, repr=False)
 class CoordinatePairs(LayoutWrapper):
-    """Layout wrapper that compares coordinates by correlation (Barlow Twins, VICReg).
+    """Layout that compares coordinates by correlation (Barlow Twins, VICReg).
 
     Views (n, d) become d vectors of n numbers, whose inner products are covariances and whose cosines are correlations.
     The call takes no ``ids``, ``weights``, ``present`` or ``negatives``, which belong to items.

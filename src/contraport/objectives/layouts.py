@@ -612,7 +612,7 @@ class CoreViewPairs(Layout):
 @keep_deprecated_attributes(summed="sum_over_views")
 @dataclass(frozen=True, repr=False)
 class WithinView(Layout):
-    """Layout that compares items within each view, averaged over the views.
+    """Layout that compares the items of each view with each other.
 
     Self pairs are positives, but are not compared.
 

@@ -118,12 +118,12 @@ class Plan:
 
     @property
     def log_prescribed_row_marginal(self) -> Tensor:
-        """Log of the prescribed row marginal, log a, (N,), uniform by default."""
+        """Log of the prescribed row marginal (N,), which is uniform by default."""
         return self._log_prescribed_marginal(0)
 
     @property
     def log_prescribed_column_marginal(self) -> Tensor:
-        """Log of the prescribed column marginal, log b, (M,), uniform by default."""
+        """Log of the prescribed column marginal (M,), which is uniform by default."""
         return self._log_prescribed_marginal(1)
 
     def _log_prescribed_marginal(self, side: int) -> Tensor:
@@ -184,7 +184,7 @@ class Plan:
 
     @property
     def log_kernel_without_link(self) -> LogKernel:
-        """Log-kernel without its pointwise link function, -cost / cost_unit."""
+        """Negative cost as a log-kernel, which has no link function."""
         return self.kernel_geometry.log_kernel.with_link(None)
 
     def row_cost(self, *, detach_plan: bool) -> Tensor:

@@ -94,7 +94,7 @@ class Run:
         return f"Run({str(self.path)!r}, {state})"
 
     def _repr_html_(self) -> str:
-        """Return an HTML table of main and non-default settings and last metrics."""
+        """Return an HTML table of the main settings and the last metrics."""
         try:
             defaults = {name: option.serialize(option.default) for name, option in RECORDED_OPTIONS_BY_NAME.items()}
             defaults |= dict.fromkeys(("data", "objective", "epochs", "batch_size"))  # always shown

@@ -196,9 +196,9 @@ class MismatchDroppingCallback(Callback, ABC, Generic[AuditStateT]):
         self._order.fill_epochs_by_repeating(self._positions.numpy())
 
     def _draw_untrained_partners_of_decoys(self, purpose: str) -> Tensor:
-        """Draw a wrong partner for each decoy's item that training has not seen, ``(d,)``.
+        """Draw a wrong partner for each decoy, different from that in training, ``(d,)``.
 
-        It is another one than in training, or the item itself where there is none.
+        It is the item itself where there is no other.
         """
         decoys = self._dataset.decoy_pairs
         random = numpy_generator(purpose, len(decoys.first))

@@ -101,7 +101,7 @@ def lowest_scoring_indices(scores: Tensor, share: float, *, min_share: float = 0
 
 
 def second_view_content_ids_if_repeated(dataset: Dataset) -> Tensor | None:
-    """Return the content id of each second view, ``(n,)``, or None if all differ.
+    """Return an id of each second view's content, ``(n,)``, or None if all differ.
 
     The second view of a pair of a coupling is a column, and its id that of the column.
     """

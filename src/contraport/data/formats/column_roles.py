@@ -202,7 +202,7 @@ def _is_row_number_column(schema: pa.Schema, name: str) -> bool:
 def _find_role_column(
     role: str, role_names: Sequence[str], explicit: Mapping[str, Any], names: list[str], table_name: str
 ) -> str | None:
-    """Return the column for a role, as declared or found by name, or None."""
+    """Return the column with a role such as label, declared or inferred, or None."""
     if role in explicit:
         name = explicit[role]
         if name is not None and name not in names:

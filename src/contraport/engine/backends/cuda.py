@@ -171,7 +171,7 @@ def _place_in_zeros(own_part: Tensor, own_rows: slice, total_rows: int) -> Tenso
 
 
 def unsupported_reason(geometry: Geometry) -> str | None:
-    """Return why Triton kernels do not support a geometry, None if they do."""
+    """Return why Triton kernels do not support the log-kernel and masks, or None."""
     log_kernel = geometry.log_kernel
     if not isinstance(log_kernel, InnerProductLogKernel):
         return "its kernels support inner products only"

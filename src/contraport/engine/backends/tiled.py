@@ -249,7 +249,7 @@ class StreamedPairPasses(PairPasses):
         return [None if v is None else v.value() for v in (by_row, by_column)]
 
     def _gradient_weights_on_tile(self, group: _TermGroup, tile: Tile) -> Tensor:
-        """Return the sum of several terms of the pair weights on a tile."""
+        """Sum one group of summands of the pair weights on a tile."""
         rows, columns = tile.rows, tile.columns
         u, v = group.row_factors, group.column_factors
         out = self._buffers[1, : rows.stop - rows.start, : columns.stop - columns.start]
@@ -274,10 +274,10 @@ class StreamedPairPasses(PairPasses):
         return (log_kernel + by_row[:, None]).add_(by_column).exp_()
 
     def _group_terms_by_exponents(self, terms: Sequence[WeightTerm]) -> list[_TermGroup]:
-        """Group the terms of the pair weights so that each group needs one exponential.
+        """Group the summands of the pair weights by shared exponential.
 
-        Where all exponents are moderate, all terms are one group, whose exponents are factors. Otherwise a group takes
-        its exponents from one of its own terms, whose exp(S + A + B) is the weight of a softmax and at most 1.
+        Where all exponents are moderate, all are one group, whose exponents are factors. Otherwise a group takes
+        its exponents from one of its own summands, whose exp(S + A + B) is the weight of a softmax and at most 1.
         """
         if self.has_bounded_exponents:
             row_exponents = torch.stack([t.row_exponents for t in terms]).add_(self.row_bias)
@@ -350,7 +350,7 @@ class StoredPairPasses(StreamedPairPasses):
         return self._stored_tile_view(rows, columns, link_input=self._has_link)
 
     def _stored_tile_view(self, rows: slice, columns: slice, *, link_input: bool = False) -> Tensor:
-        """Return the buffer that stores a tile's kernel entries or T = -cost."""
+        """Return the buffer that stores a tile's kernel entries or negative costs."""
         height, width = rows.stop - rows.start, columns.stop - columns.start
         start = self._starts[rows.start, columns.start] + (self._entries if link_input else 0)
         return self._storage[start : start + height * width].view(height, width)
@@ -434,7 +434,7 @@ class _RunningLogSum:
 
 
 class _TermGroup(NamedTuple):
-    """Terms of the pair weights that share the exponential exp(S + A + B).
+    """Summands of the pair weights that share the exponential exp(S + A + B).
 
     S is the log-kernel.
 
@@ -455,7 +455,7 @@ def _exponentiate_into_term_group(
     remaining_row_exponents: Tensor,
     remaining_column_exponents: Tensor,
 ) -> _TermGroup:
-    """Turn the remaining exponents into the factors of a group of weight terms.
+    """Build a group of summands, with unshared exponents moved into their factors.
 
     Args:
         terms: the terms.

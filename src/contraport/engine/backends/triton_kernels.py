@@ -165,10 +165,10 @@ def rescale_factors_to_first_exponents_kernel(
     row_exponents, column_exponents, row_weights, column_weights, row_factors_out, column_factors_out,
     can_share_exponents_out, n, m, max_gap, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Triton kernel that rescales each term's factors to the exponents of the first term.
+    """Triton kernel that rescales the pair-weight summands to the first one's exponents.
 
-    A term can share these if its own differ by at most `max_gap`, so that the factors cannot overflow; its flag is 1.
-    exp(A_i + B_j) u_i v_j of the program's term is exp(A0_i + B0_j) times the factors. A constant may be moved
+    One can share these if its own differ by at most `max_gap`, so that the factors cannot overflow; its flag is 1.
+    exp(A_i + B_j) u_i v_j of the program's summand is exp(A0_i + B0_j) times the factors. A constant may be moved
     from rows to columns; the one chosen centers the exponents of the rows at 0, so that the largest is least.
     """
     term = tl.program_id(0)
@@ -198,7 +198,7 @@ def rescale_factors_to_first_exponents_kernel(
 
 @triton.jit
 def _exponents_minus_first_term(exponents, term, positions, n):
-    """Return the exponents of a pair-weight term, minus those of the first term."""
+    """Return the exponents of a pair-weight summand, minus those of the first."""
     own = tl.load(exponents + term * n + positions, mask=positions < n, other=0.0)
     excess = own - tl.load(exponents + positions, mask=positions < n, other=0.0)
     return tl.where(excess == excess, excess, INFINITY)
@@ -206,7 +206,7 @@ def _exponents_minus_first_term(exponents, term, positions, n):
 
 @triton.jit
 def _can_all_share_exponential(can_share_exponential, TERMS: tl.constexpr):
-    """Return 1 if the flag of every weight term in `can_share_exponential` is 1, else 0."""
+    """Return 1 if all flags in `can_share_exponential` are 1, else 0."""
     gathered = tl.load(can_share_exponential)
     for k in tl.static_range(1, TERMS):
         gathered = gathered & tl.load(can_share_exponential + k)
@@ -224,7 +224,7 @@ def _program_column_bounds(m, BLOCK_N: tl.constexpr):
 
 @triton.jit
 def _load_block(matrix, rows, coordinates, n, D: tl.constexpr):
-    """Load rows and coordinates of an (n, D) matrix, zero outside."""
+    """Load a block of an (n, D) matrix, with zeros outside the matrix."""
     inside = (rows[:, None] < n) & (coordinates[None, :] < D)
     return tl.load(matrix + rows[:, None].to(tl.int64) * D + coordinates[None, :], mask=inside, other=0.0)
 
@@ -248,7 +248,7 @@ def _link_input_tile(
 
 @triton.jit
 def _apply_link(t, factor, power, LINK: tl.constexpr):
-    """Convert a tile of T = -cost to the log-kernel."""
+    """Convert a tile of negative costs to the log-kernel."""
     if LINK == "log-decay":
         s = -factor * tl.log(1 + tl.maximum(-t, 0.0))  # T <= 0 up to rounding
     elif LINK == "power-decay":

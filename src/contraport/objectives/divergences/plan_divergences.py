@@ -211,7 +211,7 @@ class PlanDistance(Divergence, ABC):
 
     @abstractmethod
     def elementwise_distance(self, target: Tensor, log_plan: Tensor) -> Tensor:
-        """Return the distance of each plan mass from its target mass, which is positive."""
+        """Return the distance of each plan mass from its positive target mass."""
 
     def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
         target, plan = result.target, result.plan

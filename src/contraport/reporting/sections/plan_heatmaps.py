@@ -56,7 +56,7 @@ class PlanSnapshot(NamedTuple):
 
     @property
     def effective_partners(self) -> float:
-        """Effective number of partners per row, the exponential of the rows' mean entropy.
+        """Effective number of partners per row, the exponential of the mean row entropy.
 
         The mean is weighted by the masses of the rows.
 

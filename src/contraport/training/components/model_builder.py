@@ -205,7 +205,7 @@ def apply_lora(model: Model, settings: Settings) -> None:
 
 
 def resolve_option_per_tower(argument: str, value: Any | Mapping[str, Any], model: Model) -> list[Any | None]:
-    """Return an option's value for each tower, None for views without a value."""
+    """Return an option's value for each tower, None where not given."""
     towers = len(model.towers)
     if isinstance(value, Mapping):
         return optional_values_per_view(argument, value, model.view_names[:towers], model.shapes[:towers])

@@ -110,7 +110,7 @@ def _get_same_target(target: Target, _batch: Batch) -> Target:
 
 
 def _build_target_from_rows(build: Callable[[Tensor], Target], values: Tensor, batch: Batch) -> Target:
-    """Build the target of a batch from the rows of its items."""
+    """Build the target of a batch from the values of its items."""
     return build(select_batch_rows(values, batch))
 
 
