@@ -128,7 +128,7 @@ def test_work_on_the_cpu_does_not_seed_the_generators_of_gpus(monkeypatch):
     with fixed_seed(0, torch.device("cpu")):
         torch.rand(3)
     items = torch.rand(2, 1, 4, 4)
-    CustomTransform(torch.rand_like, takes_batches=True).transform_batch(items, None)
+    CustomTransform(torch.rand_like, takes_batches=True).transform_whole_batch(items, None)
     CustomTransform(torch.rand_like, takes_batches=False).draw_views_per_item(items, 2, [[0, 0, 0], [0, 0, 1]])
     with seeded_weight_initialization(0):
         torch.rand(3)

@@ -20,7 +20,7 @@ from contraport.options import warn_renamed
 
 
 def _build_rows(what: str) -> list[dict[str, str]]:
-    """Build one dictionary per list entry, from heading to cell text, name first."""
+    """Build a table row per list entry, as a dictionary with headings as keys."""
     match what:
         case "recipes":
             return [

@@ -195,7 +195,7 @@ def build_transformers_text_encoder(name: str, *, pretrained: bool = False) -> T
         encoder = TransformersTextEncoder(make_network(source, config, transformers), tokenizer, pooling, length)
         _check_attention_mask_and_vocabulary(encoder, source)
         if pretrained:
-            parts = [module for module in _read_json_or_empty(modules, list) if isinstance(module, dict)]
+            parts = [module for module in _read_json_or_empty_if_none(modules, list) if isinstance(module, dict)]
             kinds = [str(part.get("type")).rpartition(".")[2] for part in parts]
             weightless = ("Transformer", "Pooling", "Normalize", "Dropout")  # they add no weights to the transformer
             if dropped := [kind for kind in kinds if kind not in weightless]:
@@ -318,7 +318,7 @@ def _get_max_positions(network: nn.Module) -> int:
 
 def _read_pooling(source: str, transformers: ModuleType) -> str:
     """Return the pooling mode of a sentence-transformers model (default: mean)."""
-    config = _read_json_or_empty(file := _find_model_file(source, _POOLING_FILE, transformers), dict)
+    config = _read_json_or_empty_if_none(file := _find_model_file(source, _POOLING_FILE, transformers), dict)
     old_modes = [mode for key, mode in _MODE_BY_OLD_POOLING_KEY.items() if config.get(key)]
     stated = config.get(_POOLING_KEY) or old_modes or ["mean"]
     modes = stated if isinstance(stated, list) else [stated]
@@ -335,13 +335,15 @@ def _read_pooling(source: str, transformers: ModuleType) -> str:
 
 def _find_max_tokens(source: str, tokenizer: Any, transformers: ModuleType, is_sentence_model: bool) -> int | None:
     """Return the maximum number of tokens that a model specifies, or None."""
-    length = _read_json_or_empty(_find_model_file(source, _MAX_TOKENS_FILE, transformers), dict).get("max_seq_length")
+    length = _read_json_or_empty_if_none(_find_model_file(source, _MAX_TOKENS_FILE, transformers), dict).get(
+        "max_seq_length"
+    )
     if length is None and is_sentence_model:
         length = tokenizer.model_max_length
     return length if isinstance(length, int) and 0 < length < _MIN_UNLIMITED_TOKENS else None
 
 
-def _read_json_or_empty(file: Path | None, kind: type[JsonValueT]) -> JsonValueT:
+def _read_json_or_empty_if_none(file: Path | None, kind: type[JsonValueT]) -> JsonValueT:
     """Read a dict or list from a JSON file, or return an empty one."""
     if file is None:
         return kind()

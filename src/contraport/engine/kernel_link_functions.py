@@ -46,7 +46,7 @@ class PolynomialTailLink(Link):
 
 @dataclass(frozen=True)
 class NegativeCostPowerLink(Link):
-    """Link -(-T)^power of a negative cost T."""
+    """Link that maps a negative cost T to -|T|^power."""
 
     power: float
 

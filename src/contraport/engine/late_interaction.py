@@ -202,12 +202,12 @@ def compute_set_similarities(x: Tensor, y: Tensor, matching: SetMatching) -> Ten
     x, y = (z if z.shape[1] else F.pad(z, (0, 0, 0, 1)) for z in (x, y))
     if is_in_torch_func():
         return _dense_set_similarities(x, y, matching)
-    scores: Tensor = _set_similarities_op(x, y, *matching)[0]
+    scores: Tensor = _set_similarities_and_argmax_op(x, y, *matching)[0]
     return scores
 
 
 @torch.library.custom_op("contraport::match_sets", mutates_args=())
-def _set_similarities_op(
+def _set_similarities_and_argmax_op(
     x: Tensor, y: Tensor, temperature: float, row_damping: float, column_damping: float, iterations: int, is_mean: bool
 ) -> list[Tensor]:
     """Return the similarity of each pair of sets, and where MaxSim is attained."""
@@ -231,11 +231,11 @@ def _set_similarities_op(
     return [scores, argmax_positions]
 
 
-@_set_similarities_op.register_fake
+@_set_similarities_and_argmax_op.register_fake
 def _allocate_scores_and_positions(x: Tensor, y: Tensor, temperature: float, *others: Any) -> list[Tensor]:
-    """Allocate the outputs of `_set_similarities_op`, with positions for MaxSim only.
+    """Allocate the outputs of `_set_similarities_and_argmax_op`, with positions for MaxSim only.
 
-    It is also the fake implementation of `_set_similarities_op`, by which `torch.compile` traces it.
+    It is also the fake implementation of `_set_similarities_and_argmax_op`, by which `torch.compile` traces it.
     """
     (n, t, _), (m, s, _) = x.shape, y.shape
     integers = torch.int16 if s < 1 << 15 else torch.int32  # positions outlive the forward pass: keep them small
@@ -285,7 +285,7 @@ def _set_similarities_gradient_op_fake(x: Tensor, y: Tensor, *others: Any) -> li
 
 
 def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    """Save the inputs and argmax positions of `_set_similarities_op`."""
+    """Save the inputs and argmax positions of `_set_similarities_and_argmax_op`."""
     x, y, *matching = inputs
     ctx.save_for_backward(x, y, output[1])
     ctx.matching = SetMatching(*matching)
@@ -293,7 +293,7 @@ def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) 
 
 
 def _set_similarities_backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Tensor | None, ...]:
-    """Return the gradient of each input of `_set_similarities_op`."""
+    """Return the gradient of each input of `_set_similarities_and_argmax_op`."""
     (x, y, argmax_positions), grad_output, rest = ctx.saved_tensors, grads[0], (None,) * len(ctx.matching)
     if grad_output is None:
         return None, None, *rest
@@ -308,7 +308,7 @@ def _set_similarities_backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Te
     return *gradients, *rest
 
 
-_set_similarities_op.register_autograd(_set_similarities_backward, setup_context=_save_for_backward)
+_set_similarities_and_argmax_op.register_autograd(_set_similarities_backward, setup_context=_save_for_backward)
 
 
 class _PaddedSetBlock(NamedTuple):

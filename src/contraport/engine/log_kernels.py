@@ -332,7 +332,7 @@ class InnerProductLogKernel(LogKernel):
         """Round a matrix to the precision in which matrices are multiplied."""
         return value if self.operand_dtype is None else value.to(self.operand_dtype)
 
-    def _matmul(self, left: Tensor, right: Tensor, out: Tensor | None) -> Tensor:
+    def _matmul_to_embedding_dtype(self, left: Tensor, right: Tensor, out: Tensor | None) -> Tensor:
         """Multiply two operands, and return the product in the dtype of the embeddings."""
         if self.operand_dtype is None:
             return torch.mm(left, right, out=out)
@@ -343,7 +343,9 @@ class InnerProductLogKernel(LogKernel):
         return replace(self, operand_dtype=dtype)
 
     def exp_tile_without_biases(self, rows: slice, columns: slice, out: Tensor | None = None) -> Tensor:
-        return self._matmul(self._x_times_log2e[rows], self._rounded_embeddings[1][columns].T, out).exp2_()
+        return self._matmul_to_embedding_dtype(
+            self._x_times_log2e[rows], self._rounded_embeddings[1][columns].T, out
+        ).exp2_()
 
     def biases_outside_link(self) -> tuple[Tensor, Tensor]:
         if self.link is not None:
@@ -375,7 +377,7 @@ class InnerProductLogKernel(LogKernel):
 
     def tile_with_link_input(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
         (x, y), row_bias, column_bias = self._rounded_embeddings, self.row_bias.detach(), self.column_bias.detach()
-        t = self._matmul(x[rows], y[columns].T, out)
+        t = self._matmul_to_embedding_dtype(x[rows], y[columns].T, out)
         if self.link is None:
             return t, t
         t.add_(row_bias[rows, None]).add_(column_bias[columns])

@@ -139,7 +139,7 @@ def metric_tables_by_title(evaluation: Mapping[str, Any]) -> dict[str, list[dict
 
 
 def metric_rows_with_baselines(evaluation: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return a table row for each metric, with the values of all encoders.
+    """Return a table row for each metric, with the values of encoder and baselines.
 
     A baseline without any value, such as raw inputs of two kinds that cannot be compared, gets no column.
     """

@@ -1,4 +1,4 @@
-"""Logs of moving averages, which estimate sums over the whole data set."""
+"""Logarithms of moving averages, which estimate sums over the whole data set."""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ class Plan:
         return Plan(self.geometry.take_rows(rows), self.f[rows], self.column_potential)
 
     def apply(self, values: Tensor) -> Tensor:
-        """Return sum_j P_ij v_j, the plan times the values v, (M, ...).
+        """Multiply the plan by values v, (M, ...): sum_j P_ij v_j.
 
         It is differentiable, and takes the memory of a block of rows.
 
@@ -408,14 +408,14 @@ class RoundedPlan:
 
     @torch.no_grad()
     def apply(self, values: Tensor) -> Tensor:
-        """Return the plan times the values v, (M, ...), as in `Plan.apply`."""
+        """Multiply the plan by values v, (M, ...), as in `Plan.apply`."""
         product, shares = self.scaled.apply(values), self.column_shares
         added = torch.outer(self.missing_row_mass, shares @ values.reshape(len(values), -1).to(shares))
         return product + added.reshape(product.shape)
 
     @torch.no_grad()
     def row_cost(self) -> Tensor:
-        """Return the transport cost of each row, (N,), in blocks of rows."""
+        """Return the transport cost of each row, (N,)."""
         return _row_costs_by_blocks(
             lambda rows: (
                 self.scaled.take_rows(rows).dense() + torch.outer(self.missing_row_mass[rows], self.column_shares)
@@ -451,7 +451,7 @@ class PlanWithTarget:
 
 
 def _row_costs_by_blocks(dense_rows: Callable[[slice], Tensor], kernel: LogKernel) -> Tensor:
-    """Return each row's transport cost, (N,), computed block by block.
+    """Return each row's transport cost, (N,).
 
     The costs are those of the kernel itself. Log P of a Tsallis plan has them too, but rounds them off where its
     threshold is large: below order 1 that grows as a power of the number of columns.

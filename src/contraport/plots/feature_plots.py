@@ -264,7 +264,7 @@ def _draw_item_in_cell(ax: Axes, item: Array, x: float, y: float, is_same_class:
 
 
 def class_name_positions(points: Array, labels: Array) -> Array:
-    """Return the map position of each class name, (classes, 2), in label order.
+    """Return where each class name is drawn, (classes, 2), in label order.
 
     The position is the class's point with the most neighbors of its own class minus those of others, among points where
     no other name stands. A centroid would lie between the parts of a class that is split in two.

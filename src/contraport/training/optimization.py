@@ -23,7 +23,7 @@ DEFAULT_LR_BY_OPTIMIZER = {"adamw": 1e-3, "adam": 1e-3, "sgd": 0.06, "lamb": 2e-
 """Default peak learning rates; they suit small encoders and batches of a few hundred items."""
 
 
-def check_optimizer(optimizer: str, lr: float | None) -> None:
+def check_optimizer_and_required_lr(optimizer: str, lr: float | None) -> None:
     """Raise `UsageError` if the optimizer is unknown, or `lr` is missing."""
     from timm.optim import list_optimizers  # type: ignore[attr-defined]
 

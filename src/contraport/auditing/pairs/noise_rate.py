@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from contraport.errors import check
 from contraport.seeding import numpy_generator
 
-CANDIDATE_THRESHOLD_QUANTILES = np.arange(0.4, 0.91, 0.05)
+MISMATCH_QUANTILES_TRIED_AS_THRESHOLDS = np.arange(0.4, 0.91, 0.05)
 """Quantiles of the mismatch scores that are tried as thresholds; below lower ones there are too few mismatches."""
 
 MIN_SEPARATION_AUC = 0.87
@@ -67,7 +67,7 @@ def estimate_noise_rate(scores: Scores, mismatch_scores: Scores, *, seed: int = 
         check(good, f"{name}: expected one or more finite numbers, got {np.isfinite(values).sum()} of {len(values)}.")
     random, pairs, mismatches = numpy_generator("bootstrap.noise", seed), np.sort(scores), np.sort(mismatch_scores)
     rates = _rates_at_thresholds(_empirical_cdf(pairs, _compute_score_thresholds(mismatches)), mismatches)
-    draws, number = np.empty((NUM_BOOTSTRAP_DRAWS, len(CANDIDATE_THRESHOLD_QUANTILES))), len(mismatches)
+    draws, number = np.empty((NUM_BOOTSTRAP_DRAWS, len(MISMATCH_QUANTILES_TRIED_AS_THRESHOLDS))), len(mismatches)
     position = np.empty(number, dtype=np.int64)
     position[np.argsort(mismatch_scores)] = np.arange(number)
     for draw in range(NUM_BOOTSTRAP_DRAWS):
@@ -84,8 +84,8 @@ def estimate_noise_rate(scores: Scores, mismatch_scores: Scores, *, seed: int = 
 
 
 def _compute_score_thresholds(sorted_mismatches: Scores) -> Scores:
-    """Return the mismatch scores at the quantiles `CANDIDATE_THRESHOLD_QUANTILES`."""
-    positions = np.ceil(CANDIDATE_THRESHOLD_QUANTILES * (len(sorted_mismatches) - 1)).astype(int)
+    """Return the mismatch scores at the quantiles `MISMATCH_QUANTILES_TRIED_AS_THRESHOLDS`."""
+    positions = np.ceil(MISMATCH_QUANTILES_TRIED_AS_THRESHOLDS * (len(sorted_mismatches) - 1)).astype(int)
     thresholds: Scores = sorted_mismatches[positions]
     return thresholds
 

@@ -117,7 +117,7 @@ class PairedFeatures:
         return PairIndices(items, items)
 
     def with_neighbor_pool(self, neighbor_pool: Tensor) -> Self:
-        """Return a copy that searches neighbors among the given items.
+        """Return a copy whose neighbors are searched among the given items only.
 
         >>> u = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
         >>> whole = PairedFeatures((u, u))

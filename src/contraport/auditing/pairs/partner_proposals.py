@@ -255,7 +255,7 @@ def _stack_block_diagonally(samples: Sequence[CandidateScoreEntries]) -> Candida
 
 
 def solve_mass_and_slack(
-    candidates: CandidateScoreEntries, slope: float, offset: float, iterations: int = SINKHORN_ITERATIONS
+    candidates: CandidateScoreEntries, slope: float, threshold_score: float, iterations: int = SINKHORN_ITERATIONS
 ) -> tuple[FloatArray, FloatArray]:
     """Return the mass of each entry, ``(e,)``, and each row's unmatched mass, ``(r,)``.
 
@@ -269,7 +269,7 @@ def solve_mass_and_slack(
     """
     from scipy.sparse import csr_array
 
-    values = np.exp(slope * (candidates.scores - offset))
+    values = np.exp(slope * (candidates.scores - threshold_score))
     shape = (len(candidates.own_columns_or_minus_one), len(candidates.capacities))
     kernel = csr_array((values, (candidates.rows, candidates.columns)), shape=shape)
     transposed, columns = kernel.T.tocsr(), candidates.capacities

@@ -127,7 +127,7 @@ def check_no_columns(declared_roles: Mapping[str, Any] | None, data_name: str) -
 
 
 def is_text_column_name(name: str) -> bool:
-    """Return whether a column's name, such as ``caption``, suggests texts.
+    """Return whether a column's name, such as ``caption``, suggests that it contains texts.
 
     >>> is_text_column_name("Caption"), is_text_column_name("city")
     (True, False)

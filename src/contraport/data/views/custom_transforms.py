@@ -77,7 +77,7 @@ class CustomTransform:
             rows.append(torch.stack(views))
         return torch.stack(rows)
 
-    def transform_batch(self, items: Tensor, offset: LocalBatchOffset | None) -> Tensor:
+    def transform_whole_batch(self, items: Tensor, offset: LocalBatchOffset | None) -> Tensor:
         """Return one random view of each item, from one call on the whole batch.
 
         Raises:

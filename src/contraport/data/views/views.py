@@ -169,7 +169,7 @@ class Views(nn.Module):
         """Return the items' custom random views, made here unless the dataset made them."""
         if custom.takes_batches:
             floats = _views_to_floats(views)
-            return tuple(custom.transform_batch(floats[source], offset) for source in self._sources)
+            return tuple(custom.transform_whole_batch(floats[source], offset) for source in self._sources)
         if views[0].ndim == len(self.unaugmented_shapes[0]) + 1:  # plain items, not yet transformed by a worker
             seeds = [[seed] for seed in torch.randint(2**31, (len(views[0]),)).tolist()]
             number = self.num_views_per_source

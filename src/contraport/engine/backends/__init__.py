@@ -50,7 +50,7 @@ EXCHANGES: tuple[ExchangeName, ...] = ("gather", "ring")
 
 
 class StreamedRingPasses(RingPairPasses):
-    """Tiled backend for the ring exchange, on any device."""
+    """Tiled backend for columns that arrive from other processes, on any device."""
 
     visit_passes_class = StreamedPairPasses
 

@@ -48,7 +48,7 @@ class MarginalRelaxation(NamedTuple):
     max_shift: float | Tensor | None = None
 
 
-NO_RELAXATION = MarginalRelaxation()
+EXACT_MARGINAL = MarginalRelaxation()
 """No relaxation: the half-step meets its marginal exactly."""
 
 
@@ -108,7 +108,7 @@ class SinkhornConstraint(Constraint, ABC):
 
     def marginal_relaxation(self, axis: AxisName, temperature: float | Tensor) -> MarginalRelaxation:
         """Return the relaxation of the row or column marginal, none by default."""
-        return NO_RELAXATION
+        return EXACT_MARGINAL
 
     @property
     def fixes_both_marginals(self) -> bool:
@@ -139,7 +139,7 @@ class SinkhornConstraint(Constraint, ABC):
         # The first half-step of a direction reads the potential of its other axis.
         initial = [] if reference is None else list(reference[::-1] if axes[0] == "rows" else reference)
         steps = _list_half_step_specs(axes, num_directions, bool(initial))
-        relaxations, relaxation = [NO_RELAXATION], Relaxation(reference_potentials=reference)
+        relaxations, relaxation = [EXACT_MARGINAL], Relaxation(reference_potentials=reference)
         if self._is_relaxed:
             relaxations = [self.marginal_relaxation(axis, temperature) for axis in axes]
             relaxation = _stack_half_step_relaxations(relaxations, like, reference, num_directions)
@@ -233,8 +233,8 @@ def _build_plan(
         latest.get("columns"),
         log_mass if final == "rows" else None,
         log_mass if final == "columns" else None,
-        final if last_relaxation == NO_RELAXATION else None,
-        last_relaxation == NO_RELAXATION and geometry.has_finite_log_sums,
+        final if last_relaxation == EXACT_MARGINAL else None,
+        last_relaxation == EXACT_MARGINAL and geometry.has_finite_log_sums,
         explicit_log_marginals,
         len(axes) // 2 or None,
     )

@@ -96,7 +96,7 @@ class TsallisProblem(HostLoop):
         return m if self.has_potential_per_row else n * m
 
     @property
-    def exponent(self) -> float:
+    def plan_exponent(self) -> float:
         """Exponent p = 1 / (order - 1) in the formula of the plan."""
         return 1 / (self.order - 1)
 
@@ -111,7 +111,7 @@ class TsallisProblem(HostLoop):
     @property
     def potential_minus_threshold(self) -> float:
         """Number added to each row's threshold to get the potential that is stored instead."""
-        return self.exponent * self.factored_out_base
+        return self.plan_exponent * self.factored_out_base
 
     def build_geometry(self, potential: Tensor, exponent: float) -> Geometry:
         """Build the masked kernel [(order - 1) (logit - threshold)]_+^exponent, up to a factor."""
@@ -132,9 +132,11 @@ class TsallisProblem(HostLoop):
         bound neither overshoots.
         """
         slope = self.order - 1
-        log_total = self._sum_rows_sharing_potential(self.log_row_excess_power_sums(potential, self.exponent))
+        log_total = self._sum_rows_sharing_potential(self.log_row_excess_power_sums(potential, self.plan_exponent))
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.order != 2):
-            log_slopes = self._sum_rows_sharing_potential(self.log_row_excess_power_sums(potential, self.exponent - 1))
+            log_slopes = self._sum_rows_sharing_potential(
+                self.log_row_excess_power_sums(potential, self.plan_exponent - 1)
+            )
         empty = log_slopes == -torch.inf
         log_total = log_total.masked_fill(empty, 0)
         step = -torch.expm1(-slope * log_total) / slope * torch.exp(log_total - log_slopes.masked_fill(empty, 0))
@@ -171,7 +173,7 @@ class TsallisProblem(HostLoop):
         so that a log-sum-exp of the logits gives a bound. Above order 1 the largest logit gives one; a sharp
         log-sum-exp exceeds it by at most half of its distance to the threshold.
         """
-        lift = self.potential_minus_threshold - self.exponent
+        lift = self.potential_minus_threshold - self.plan_exponent
         if self.order < 1:
             return self._sum_rows_sharing_potential(row_log_sums(self.logit_geometry)) + lift
         breadth = math.log(self.num_pairs_per_potential)
@@ -275,9 +277,9 @@ class Tsallis(Constraint):
         for _ in range(1 if self.order == 2 else 2):
             step, log_total = problem.newton_step_and_log_mass(potential)
             potential = potential + (step - step.detach())
-        log_constant = math.log(share) + problem.exponent * math.log(problem.factored_out_base)
+        log_constant = math.log(share) + problem.plan_exponent * math.log(problem.factored_out_base)
         return TsallisPlan(
-            geometry=problem.build_geometry(potential, problem.exponent),
+            geometry=problem.build_geometry(potential, problem.plan_exponent),
             row_potential=(log_constant - log_total.detach()).masked_fill(empty, log_constant),
             column_potential=None,
             cached_log_row_mass=like.new_full((n,), math.log(share)) if has_potential_per_row else None,

@@ -285,7 +285,7 @@ class JensenShannon(PlanDistance):
 
 @dataclass(frozen=True, repr=False)
 class PlanUniformity(Divergence):
-    """Penalty on uneven plan mass of negatives (uniformity of inverse optimal transport).
+    """Uniformity penalty of inverse optimal transport, on uneven plan mass of negatives.
 
     The penalty is KL(Q | P): Q is P with that mass spread evenly. With the cosine cost it takes no pass over the pairs.
 

@@ -96,12 +96,12 @@ class PeriodicFiniteGuard(FiniteGuard):
     def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
         """Store the loss, and the batch if losses are checked before each update."""
         super().after_backward(loop, batch, loss)
-        if self._checks_before_update:
+        if self._checks_before_every_update:
             self._batches.append(batch)
 
     def before_optimizer_step(self, loop: Loop) -> None:
         """Collect losses and gradient norm, and check them every few steps."""
-        if self._checks_before_update:
+        if self._checks_before_every_update:
             super().before_optimizer_step(loop)
             self._batches = []
             return
@@ -115,7 +115,7 @@ class PeriodicFiniteGuard(FiniteGuard):
         self._has_checkpoint = True
 
     @property
-    def _checks_before_update(self) -> bool:
+    def _checks_before_every_update(self) -> bool:
         """True if loss and gradient norm are checked before each update."""
         return self.steps_between_checks == 1 or not self._has_checkpoint
 

@@ -30,7 +30,7 @@ from contraport.training.components.data_builder import (
 )
 from contraport.training.components.step_builder import build_objective, build_training_module
 from contraport.training.config import Settings
-from contraport.training.optimization import check_optimizer
+from contraport.training.optimization import check_optimizer_and_required_lr
 from contraport.training.parallelism import check_parallel_options, resolve_available_device
 from contraport.training.step.batch_embedding import check_min_items_per_chunk
 from contraport.training.step.target_parser import parse_target_spec
@@ -146,7 +146,7 @@ def check_component_settings(settings: Settings, objective: nn.Module | None) ->
     resolve_available_device(settings.device)
     if settings.lora is not None:
         import_optional("peft", "peft", "lora: this option")
-    check_optimizer(settings.optimizer, settings.lr)
+    check_optimizer_and_required_lr(settings.optimizer, settings.lr)
     check_parallel_options(settings)
     for logger in settings.logger:
         import_optional(logger, "loggers", f"logger: {logger!r}")

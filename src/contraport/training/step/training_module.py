@@ -30,7 +30,7 @@ class MinedBatchParts(NamedTuple):
     """
 
     items: Batch
-    rows_to_embed: Batch
+    items_then_negatives: Batch
     negative_ids: tuple[Tensor, ...]
 
 
@@ -50,7 +50,7 @@ class MinedBatchLayout(NamedTuple):
 
         >>> rows = torch.tensor([0, 5, 6, 1, 7, 8])
         >>> parts = MinedBatchLayout(1, num_sets_per_item=2).split_mined_batch(Batch((rows, rows), None, None, rows))
-        >>> parts.items.ids.tolist(), [view.tolist() for view in parts.rows_to_embed.views]
+        >>> parts.items.ids.tolist(), [view.tolist() for view in parts.items_then_negatives.views]
         ([0, 1], [[0, 5, 1, 7], [0, 6, 1, 8]])
         >>> [ids.flatten().tolist() for ids in parts.negative_ids]
         [[5, 7], [6, 8]]
