@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def plot_first_metric(comparison: Comparison) -> Figure:
-    """Plot the means of the first metric, one panel for each column."""
+    """Plot the means of the first metric, one panel for each table column."""
     metric, rows = comparison.metrics[0], comparison.rows
     across = min(4, len(comparison.columns))  # panels in a row
     down = -(-len(comparison.columns) // across)
@@ -80,7 +80,7 @@ def save_figure_if_any_mean(comparison: Comparison, path: Path) -> None:
 
 
 def build_column_panels(comparison: Comparison) -> list[dict[str, Any]]:
-    """Build the panels of the HTML page, one for each column.
+    """Build the panels of the HTML page, one for each table column.
 
     Columns without a mean are left out. The first metric is used. Positions are in percent of the panel width.
     """

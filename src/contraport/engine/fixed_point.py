@@ -187,7 +187,7 @@ class _FixedPoint(NamedTuple):
 
 
 def _solve_adjoint_system_densely(geometry: Geometry, point: _FixedPoint) -> tuple[Tensor, Tensor]:
-    """Solve the adjoint system with a dense matrix, giving (N,) and (M,)."""
+    """Return the solution, (N,) and (M,), of the adjoint system, using a dense matrix."""
     (f, g), (f_bar, g_bar) = point.potentials, point.potential_grads
     s = geometry.dense()
     plan = torch.exp(s + f[:, None] + g)

@@ -137,7 +137,7 @@ class LogKernel(ABC):
 
     @abstractmethod
     def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Return log K of the pairs with given indices, (k,)."""
+        """Return log K, (k,), of k pairs with given indices."""
 
     def gather_one_per_row(self, columns: Tensor, *, diagonal: bool = False) -> Tensor:
         """Return the entry of log K in the given column of each row, (N,).

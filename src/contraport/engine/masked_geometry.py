@@ -50,7 +50,7 @@ class PairExclusion(ABC):
 
     @abstractmethod
     def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Return whether the pairs with given indices are excluded, Boolean, (k,)."""
+        """Return, for k pairs with given indices, whether each is excluded."""
 
 
 @dataclass(frozen=True, eq=False)

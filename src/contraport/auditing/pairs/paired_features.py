@@ -341,7 +341,7 @@ def split_into_row_blocks(values: Tensor, width: int) -> tuple[Tensor, ...]:
 
 
 def average_neighbor_rows(values: TensorOrComputedRows, neighbors: Tensor) -> Tensor:
-    """Average the rows of `values` at each item's `neighbors`, giving ``(p, F)``."""
+    """Return the mean row, ``(p, F)``, of `values` at each item's `neighbors`."""
     if isinstance(values, ComputedRows):
         blocks = split_into_row_blocks(neighbors, neighbors.shape[1] * values.shape[1])
         return torch.cat([values[block.flatten()].unflatten(0, block.shape).mean(dim=1) for block in blocks])

@@ -142,7 +142,7 @@ def pair_weights_kernel(
 
 @triton.jit
 def sum_splits_kernel(parts, out, n, splits, LOGARITHM: tl.constexpr, BLOCK: tl.constexpr):
-    """Triton kernel that combines partial sums in fixed order, (splits, n) to (n,)."""
+    """Triton kernel that combines partial sums (splits, n) into (n,), in fixed order."""
     positions = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     top = tl.full([BLOCK], -INFINITY, tl.float32)
     total = tl.zeros([BLOCK], tl.float32)
