@@ -93,7 +93,7 @@ class Tower(nn.Module):
         return sizes.get(part, self.num_features)
 
     def to_representation(self, features: Tensor, part: RepresentationName) -> Tensor:
-        """Return features, projection, or the concatenation of both after normalization."""
+        """Return the features, the projection, or both normalized and concatenated."""
         if part == PROJECTION_REPRESENTATION:
             projected: Tensor = self.projector(features)
             return projected

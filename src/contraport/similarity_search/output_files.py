@@ -138,7 +138,7 @@ def _find_file_picture_uri(file: Path) -> str | None:
 
 
 def _training_picture_uris_by_item(features: Features, items: Sequence[int]) -> dict[int | Path, str]:
-    """Load the images of a run's items as data URIs, or none if unreadable."""
+    """Load the images of some training or test items as data URIs, by item."""
     pictures: dict[int | Path, str] = {}
     try:
         settings = Run(str(features.run)).settings().replace_unchecked(sample_weight=None)

@@ -190,14 +190,14 @@ def _add_plan_card(assets: PageAssets, run: ReportedRun, snapshots: list[PlanSna
 
 
 def quantize_masses(mass: Array, scale: LogScale) -> np.ndarray[Any, Any]:
-    """Map masses to uint8 from 0 to 255 on a logarithmic scale."""
+    """Map masses on a logarithmic scale to integers from 0 to 255."""
     span = (scale.log10_high - scale.log10_low) or 1
     codes: Array = (clipped_log10(mass, scale) - scale.log10_low) / span * 255
     return codes.round().clip(0, 255).astype(np.uint8)
 
 
 def row_mass_over_target_row_mass_per_item(snapshot: PlanSnapshot, num_items: int) -> np.ndarray[Any, Any]:
-    """Return the mass of each item's plan rows over that of its target rows, ``(num_items,)``.
+    """Return each item's plan mass divided by its target mass, ``(num_items,)``.
 
     All ratios are 1 if rows are not items.
     """
