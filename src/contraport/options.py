@@ -588,7 +588,7 @@ class OverloadedFunction(Protocol[P, T_co, Q, U_co]):
 def overload_by_options(
     options: Callable[P, object], result: type[T_co], other_options: Callable[Q, object], other_result: type[U_co]
 ) -> Callable[[Callable[..., T_co | U_co]], OverloadedFunction[P, T_co, Q, U_co]]:
-    """Decorator that types a function twice, with a result type per options class."""
+    """Decorator that declares two type overloads of a function, one per options class."""
 
     def decorate(function: Callable[..., T_co | U_co]) -> OverloadedFunction[P, T_co, Q, U_co]:
         return cast(OverloadedFunction[P, T_co, Q, U_co], function)

@@ -237,7 +237,7 @@ def _check_view(argument: str, array: np.ndarray) -> None:
 
 
 def _items_to_channels_first_tensor(items: np.ndarray, *, copy: bool) -> Tensor:
-    """Convert an array of items to a uint8 or float32 tensor, images channels first."""
+    """Convert an array to a uint8 or float32 tensor, moving image channels first."""
     array, is_image = items, items.ndim > 2
     if array.ndim == 3 and array.dtype.kind != "f":
         array = array[:, None]

@@ -202,7 +202,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 
     @property
     def has_missing_or_distrusted_views(self) -> bool:
-        """True if some items lack a view."""
+        """True if some items have missing or, in a subclass, distrusted views."""
         return self.present is not None
 
     @property

@@ -1,4 +1,4 @@
-"""Differentiable collectives of `torch.distributed`, and errors that end all processes.
+"""Differentiable collective operations, and a stop of all processes if one fails.
 
 Under `torch.distributed` each process has a part of the batch, and the plan is taken over the whole of it. The
 embeddings are gathered, every process holds the vectors of the whole problem and computes the same loss from them, and

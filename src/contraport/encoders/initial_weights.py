@@ -409,7 +409,7 @@ def _read_timm_folder(folder: Path, config: Mapping[str, Any], encoder: Encoders
 
 
 def _build_timm_initial_weights(name: str, state: StateDict, config: Mapping[str, Any], source: str) -> InitialWeights:
-    """Build initial weights with timm's input statistics and image size."""
+    """Build a timm encoder's initial weights, with its input normalization and image size."""
     size = config.get("input_size")
     mean, std = (list(config[key]) if config.get(key) else None for key in ("mean", "std"))
     statistics = None if mean is None or std is None else (mean, std)

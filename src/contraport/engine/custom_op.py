@@ -87,7 +87,7 @@ class Operation(ABC):
     @property
     @abstractmethod
     def num_nondifferentiable_outputs(self) -> int:
-        """Number of outputs of `forward` without a gradient, such as log-sums."""
+        """Number of non-differentiable outputs of `forward`, such as log-sums."""
 
     @abstractmethod
     def forward(self, passes: PairPasses) -> list[Tensor]:

@@ -165,7 +165,7 @@ class LoadedRun:
         )
 
     def load_baselines_by_name(self) -> dict[str, Model | RawInputEncoder]:
-        """Load the baseline encoders (raw inputs, encoder before training) by name."""
+        """Load the baselines by name, a raw-input encoder and the model before training."""
         initial = self.run_folder.find_pretrained_initial_model(
             trust_remote_code=self.evaluate_options.trust_remote_code
         )

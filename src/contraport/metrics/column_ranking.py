@@ -26,7 +26,7 @@ MAX_NEAREST_COLUMNS_KEPT_PER_ROW = 100
 @keep_deprecated_attributes(popularity_ratio="popularity_relative_to_training_pairs")
 @dataclass(frozen=True)
 class ColumnRanking:
-    """Ranking of column entities for each row entity that has a test pair.
+    """Ranking of the column items for each row item that has a test pair.
 
     Attributes:
         pair_row_positions: position of each test pair's row in `ranked_columns`, (m,).
@@ -78,7 +78,7 @@ class ColumnRanking:
         return float((centered**3).mean() / max((centered**2).mean(), 1e-12) ** 1.5)
 
     def popularity_relative_to_training_pairs(self, k: int) -> float:
-        """Return the mean popularity of rows' k nearest columns, relative to training pairs.
+        """Return the mean popularity of rows' k nearest columns, divided by that in training pairs.
 
         The popularity of a column is its number of training pairs. A column counts once for each row that ranks it, or
         for each training pair. If there are fewer popular columns than k, even the k most popular ones have a ratio

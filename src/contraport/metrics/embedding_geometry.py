@@ -191,11 +191,11 @@ def hubness(z: Tensor, neighbors: int = HUBNESS_NEIGHBORS) -> float:
 
 
 def trustworthiness(x: Tensor, z: Tensor, neighbors: int = TRUSTWORTHINESS_NEIGHBORS) -> float:
-    """Return the trustworthiness of a map, which is at most 1.
+    """Return the trustworthiness of a map, 1 if all map neighbors are data neighbors.
 
-    It is 1 if all neighbors in the map `z` are neighbors in `x`. The penalty of a neighbor on the map is its rank in
-    the data, by Euclidean distance, minus `neighbors`; 0 if that is negative. Beyond `MAX_TRUSTWORTHINESS_QUERIES`
-    items, only the neighbors of a fixed random subset of this size are compared.
+    The penalty of a neighbor on the map is its rank in the data, by Euclidean distance, minus `neighbors`; 0 if that is
+    negative. Beyond `MAX_TRUSTWORTHINESS_QUERIES` items, only the neighbors of a fixed random subset of this size are
+    compared.
 
     Args:
         x: data, (n, d).

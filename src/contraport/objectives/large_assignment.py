@@ -225,7 +225,7 @@ def _mean_gap(auction: Auction, u: Tensor, v: Tensor) -> float:
 def _iterate_matching_part_indices(
     sides: Sequence[Tensor], block_size: int, generator: torch.Generator
 ) -> Iterator[list[Tensor]]:
-    """Yield the point indices of each part of a recursive halving.
+    """Halve the point sets recursively, and yield the point indices of each part.
 
     A part has one index tensor for each set of points, (n, d). Each cut halves all sets at once. Parts of two sets
     match. No part has more than `block_size` points.

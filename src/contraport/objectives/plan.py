@@ -108,7 +108,7 @@ class Plan:
         return self.geometry.log_kernel.inputs[0].new_zeros(self.shape[side])
 
     def log_at(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Return log P at given row and column indices, (k,) each."""
+        """Return log P, (k,), at k given row and column indices."""
         for name, places in (("rows", rows), ("columns", columns)):
             if not isinstance(places, Tensor) or places.ndim != 1 or places.dtype not in (torch.int32, torch.int64):
                 raise UsageError(f"{name}: must be integers, (k,), got {type_and_shape(places)}.", kind="type")
@@ -224,7 +224,7 @@ class Plan:
     def apply(self, values: Tensor) -> Tensor:
         """Multiply the plan by values v, (M, ...): sum_j P_ij v_j.
 
-        It is differentiable, and takes the memory of a block of rows.
+        The product is differentiable, and takes the memory of a block of rows.
 
         Raises:
             UsageError: the values are not a tensor with one row per column of the plan.

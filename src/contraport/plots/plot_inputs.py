@@ -104,7 +104,7 @@ def sources_by_name(source: object) -> dict[str, Any]:
 
 
 def load_evaluation_arrays(folder: object, required: str) -> Mapping[str, Array]:
-    """Load a run's evaluation arrays, or raise `UsageError` if `required` is missing."""
+    """Load a run's evaluation arrays, which must include the array named `required`."""
     run = load_run(folder)
     samples = run.page_arrays()
     check(required in samples, f"run: {run.samples_path} has no {required!r}; evaluate the run again.", "missing")

@@ -352,7 +352,7 @@ def read_metrics_rows(path: Path) -> list[MetricsRow]:
 
 
 def is_nested_number_mapping(values: Any, *, depth: int) -> bool:
-    """Return whether a mapping, nested `depth` levels, contains only numbers or null.
+    """Return whether a value is a mapping, `depth` levels deep, of numbers or null.
 
     >>> is_nested_number_mapping({"raw": {"knn": 0.5}}, depth=2), is_nested_number_mapping({"raw": 0.5}, depth=2)
     (True, False)

@@ -211,7 +211,7 @@ class WritableRun(Run):
 
     @contextmanager
     def translate_write_errors(self) -> Iterator[None]:
-        """Context manager that raises an `OSError` as a `UsageError` with resume advice."""
+        """Context manager that raises an `OSError` as a `UsageError` with advice on resuming."""
 
         def remedy() -> str:
             if not self.last_checkpoint.exists():
@@ -270,7 +270,7 @@ class WritableRun(Run):
             write_text(self.trained_path, record)
 
     def save_initial_model(self, model: Model, *, configs_only: bool = False) -> None:
-        """Write the initial model, so that resuming need not load its source.
+        """Write the initial model, so that resuming does not load pretrained weights again.
 
         With `configs_only`, for random weights, only tokenizer and architecture of transformers models are written.
         """

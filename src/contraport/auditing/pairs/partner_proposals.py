@@ -64,7 +64,7 @@ class PartnerProposals(NamedTuple):
 
 
 class CandidateScoreEntries(NamedTuple):
-    """Scored entries of a sparse matrix with items as rows and candidates as columns.
+    """Sparse matrix of scores with items as rows and candidate partners as columns.
 
     A candidate is a second view; equal second views are one candidate.
 
@@ -84,7 +84,7 @@ class CandidateScoreEntries(NamedTuple):
 
     @property
     def own_partner_entry_mask(self) -> NDArray[np.bool_]:
-        """Mask of entries that pair an item with its own partner, ``(e,)``."""
+        """Mask of the scored pairs of an item and its own partner, ``(e,)``."""
         return np.asarray(self.columns == self.own_columns_or_minus_one[self.rows])
 
 
@@ -257,7 +257,7 @@ def _stack_block_diagonally(samples: Sequence[CandidateScoreEntries]) -> Candida
 def solve_mass_and_slack(
     candidates: CandidateScoreEntries, slope: float, threshold_score: float, iterations: int = SINKHORN_ITERATIONS
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the mass of each entry, ``(e,)``, and each row's unmatched mass, ``(r,)``.
+    """Return each candidate pair's mass, ``(e,)``, and each row's unmatched mass, ``(r,)``.
 
     With the unmatched mass (slack), rows have mass 1 and columns their capacity; columns exactly, as their potentials
     are updated last.
@@ -282,7 +282,7 @@ def solve_mass_and_slack(
 def _item_per_proposal_or_minus_one(
     proposed_entries: IntArray, candidates: CandidateScoreEntries, mass: FloatArray, contents: IntArray
 ) -> IntArray:
-    """Assign each proposed second view a distinct item that has it, else -1.
+    """Return a distinct item with each proposal's second view, -1 if none is left.
 
     Args:
         proposed_entries: entries of the matrix that are proposals, ``(p,)``.

@@ -24,7 +24,7 @@ TABLE_NAMES = ("rows", "columns", "pairs")
 
 
 def _list_files_with_suffixes(folder: str, stem: str, suffixes: Sequence[str]) -> list[Path]:
-    """Return the files of a folder that have a stem and any of some suffixes."""
+    """Return a folder's existing files whose names are the stem plus a suffix."""
     return [path for suffix in suffixes if (path := Path(folder) / f"{stem}{suffix}").is_file()]
 
 

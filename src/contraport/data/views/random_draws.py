@@ -42,7 +42,7 @@ class RandomDraws:
         return low + (high - low) * torch.rand(self._total, *item_shape, device=self._device)[self._part]
 
     def log_uniform(self, low: float, high: float, *item_shape: int) -> Tensor:
-        """Return random numbers (b, *item_shape) between `low` and `high`, with uniformly distributed logarithms."""
+        """Return log-uniform random numbers (b, *item_shape) between `low` and `high`."""
         # The function before the slice: the last bit of exp and cos may depend on a number's place in a tensor.
         exponents = (math.log(high) - math.log(low)) * torch.rand(self._total, *item_shape, device=self._device)
         return (math.log(low) + exponents).exp()[self._part]

@@ -356,7 +356,7 @@ def _row_gradients_and_sums_fused(
 def _embedding_and_bias_gradients_in_row_blocks(
     inputs: _KernelInputs, weights: _WeightVariants, needs_grad: Sequence[bool], without_link: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Compute the kernel inputs' gradients with only some pair weights in memory."""
+    """Compute the kernel inputs' gradients, storing pair weights one row block at a time."""
     x, y = inputs.x, inputs.y
     n, m = x.shape[0], y.shape[0]
     # W in bfloat16 beside half-precision embeddings: weights need the range of single precision, not its digits.
@@ -500,7 +500,7 @@ def _count_column_splits(inputs: _KernelInputs, blocks: _LaunchConfig) -> int:
 
 @functools.cache
 def choose_column_splits(row_blocks: int, column_blocks: int, processors: int) -> int:
-    """Return the number of column ranges with the least estimated time.
+    """Return how many column ranges to process in parallel, by estimated time.
 
     The programs run in ceil(row_blocks * splits / processors) waves of 1 / splits of the work each. One more split
     costs 2% of the time, as partial results are written and then added up.

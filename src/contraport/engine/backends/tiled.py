@@ -37,7 +37,7 @@ MAX_STORED_BYTES = 256 << 20
 """Largest size of a log K whose tiles are stored, not recomputed: 8,192 by 8,192 in single precision."""
 
 MAX_SHARED_EXPONENT_GAP = 16.0
-"""Largest difference between the exponents of two terms that share one exponential.
+"""Largest difference between the exponents of two summands that share one exponential.
 
 The factor that makes up for it, up to e^(2 * 16), also amplifies what has underflowed below e^-87: to at most e^-55."""
 
@@ -434,9 +434,9 @@ class _RunningLogSum:
 
 
 class _TermGroup(NamedTuple):
-    """Summands of the pair weights that share the exponential exp(S + A + B).
+    """Summands of the pair weights that share one exponential factor per pair.
 
-    S is the log-kernel.
+    The factor is exp(S + A + B), with the log-kernel S.
 
     Attributes:
         shared_exponents: Shared exponents A of the rows, (N,), and B of the columns, (M,); None if both are zero.
@@ -458,7 +458,7 @@ def _exponentiate_into_term_group(
     """Build a group of summands, with unshared exponents moved into their factors.
 
     Args:
-        terms: the terms.
+        terms: the summands.
         shared_exponents: exponents A and B of the group.
         remaining_row_exponents: exponent of each term minus A, (k, N); overwritten.
         remaining_column_exponents: exponent of each term minus B, (k, M); overwritten.

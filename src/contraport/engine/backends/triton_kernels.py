@@ -36,7 +36,7 @@ def row_sums_by_column_split_kernel(
     LOGARITHM: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Triton kernel that sums each row over several column ranges, (splits, n).
+    """Triton kernel that sums each row within each column range, giving (splits, n).
 
     They are log-sum-exps if LOGARITHM, else weighted sums. The logarithm uses a running maximum, as nothing bounds its
     exponents; it is minus infinity where all terms are. The weighted sum needs none: its exponents are those of a plan

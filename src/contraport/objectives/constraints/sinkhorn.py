@@ -244,9 +244,9 @@ def _build_plan(
 def _list_half_step_specs(
     half_step_axes: tuple[AxisName, ...], num_directions: int, has_initial_potentials: bool
 ) -> tuple[HalfStepSpec, ...]:
-    """List the half-steps in order, each repeated on the other axis for two directions.
+    """Return the axis and the input potential of each half-step, in order.
 
-    A half-step reads the potential of the one before in its direction; the first reads the initial potential, or zero.
+    With two directions, each half-step runs on both axes. A direction starts from its initial potential, or zero.
     """
     return tuple(
         HalfStepSpec(axis if c == 0 else OTHER_AXIS[axis], None if k < 0 else k * num_directions + c)

@@ -110,7 +110,7 @@ class TsallisProblem(HostLoop):
 
     @property
     def potential_minus_threshold(self) -> float:
-        """Number added to each row's threshold to get the potential that is stored instead."""
+        """Constant difference between the stored potentials and the thresholds of the plan."""
         return self.plan_exponent * self.factored_out_base
 
     def build_geometry(self, potential: Tensor, exponent: float) -> Geometry:

@@ -389,7 +389,7 @@ class ContrastiveEnergy(Divergence):
 
     @property
     def has_temperature_gradient(self) -> bool:
-        """True unless the plan is detached."""
+        """True if gradients reach the temperature, which a detached plan prevents."""
         return not self.detach_plan
 
     def __call__(self, result: PlanWithTarget) -> ValuesPerRow:

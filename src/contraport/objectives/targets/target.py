@@ -40,7 +40,7 @@ class TargetPlan(ABC):
 
     @abstractmethod
     def apply(self, y: Tensor) -> Tensor:
-        """Return sum_j p_ij y_j, (N, ...), the plan times y, (M, ...)."""
+        """Multiply the target plan by values y of shape (M, ...), giving (N, ...)."""
 
     @abstractmethod
     def row_mass(self) -> Tensor:

@@ -79,7 +79,7 @@ def draw_training_curve(runs: Sequence[ReportedRun], key: str) -> PlotlyFigure:
 
 
 def _compute_positions_by_axis(run: ReportedRun, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Compute each logged row's x-axis position as step, training share, epoch and seconds."""
+    """Return x-axis positions of the logged rows, by axis such as "step" or "epoch"."""
     if not rows:
         return {}
     last = run.metrics_rows[-1]
@@ -121,7 +121,7 @@ def build_epoch_curves_section(assets: PageAssets) -> Section | None:
 
 
 def list_epochs_with_row_names(run: ReportedRun) -> list[tuple[int, str]]:
-    """List evaluated epochs (0 before training) with row names, such as "epoch 5"."""
+    """List the epoch and row name of each evaluation, such as (5, "epoch 5")."""
     last = run.evaluation.get("epochs")
     epochs = [(int(name.removeprefix("epoch ")), name) for name in run.values_by_encoder if name.startswith("epoch ")]
     epochs += [(0, row) for row in INITIAL_ENCODER_BASELINE_TITLES if row in run.values_by_encoder]

@@ -197,7 +197,7 @@ class ObjectiveSettings(BaseOptions):
 
     @property
     def matryoshka_dims(self) -> tuple[int, ...]:
-        """Embedding sizes of Matryoshka training, largest first, or empty without it."""
+        """Embedding sizes of Matryoshka training, largest first, empty if it is disabled."""
         return () if self.matryoshka is None else tuple(parse_matryoshka_weights(self.matryoshka))
 
     @property
