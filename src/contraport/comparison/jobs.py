@@ -195,7 +195,7 @@ def _train_and_evaluate(job: CellJob) -> JobResult:
 
 
 class TimeBudget:
-    """Time budget that allows another job if its expected duration fits.
+    """Time budget in which a job starts only if it should also finish.
 
     Attributes:
         finished_job_seconds: durations of the finished jobs in seconds.

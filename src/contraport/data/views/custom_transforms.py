@@ -104,7 +104,7 @@ class CustomTransform:
 
 
 def wrap_transform_if_callable(augment: Any) -> CustomTransform | None:
-    """Wrap a callable as a custom transform, or return None for a name.
+    """Wrap a callable as a custom transform, or return None for augmentation names.
 
     Raises:
         UsageError: the value is neither a name nor a callable.

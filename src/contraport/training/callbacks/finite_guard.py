@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class RestartFromLastCheckpoint(Exception):  # noqa: N818 - control flow
-    """Raised when a non-finite loss or gradient already changed the weights."""
+    """Raised when a non-finite loss or gradient has already changed the weights."""
 
 
 class FiniteGuard(Callback):
