@@ -434,7 +434,7 @@ def _item_columns_by_name(features: Features) -> dict[str, Any]:
 
 
 def _write_parquet_table(path: Path, parts: Iterable[Mapping[str, Any]], metadata: Mapping[str, str]) -> None:
-    """Write a Parquet table with one part in memory at a time."""
+    """Write a Parquet table part by part, to save memory."""
     # Imported here: only these formats need pyarrow, and it is slow to import.
     import pyarrow as pa
     import pyarrow.parquet as pq

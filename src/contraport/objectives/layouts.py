@@ -631,7 +631,7 @@ class WithinView(Layout):
     traits = LayoutTraits(takes_all_views=True, views_are_positives=False, includes_positives=False)
 
     def __call__(self, *views: Tensor) -> list[Block]:
-        """Return one block per view, (n, n) each, of the items within it."""
+        """Return one block per view, (n, n), which compares its items with each other."""
         weight = 1.0 if self.sum_over_views else 1 / len(views)
         pattern = build_diagonal_pattern(len(views[0]), weight, False, views[0].device, True)
         return [Block(pattern, z, z) for z in views]
