@@ -400,7 +400,7 @@ class FeatureExtractor(nn.Module):
 def _encode_and_concat(
     towers: Iterable[nn.Module], views: Sequence[Tensor], part: RepresentationName, dims_per_view: int | None
 ) -> Tensor:
-    """Return the concatenated representations of all views, each cut to `dims_per_view`."""
+    """Return the concatenated representations of all views, each truncated to `dims_per_view`."""
     features = [(cast(Tower, tower), tower(view)) for tower, view in zip(towers, views, strict=True)]
     outputs = [tower.to_representation(each, part) for tower, each in features]
     return torch.cat(outputs if dims_per_view is None else [output[:, :dims_per_view] for output in outputs], dim=1)

@@ -91,7 +91,7 @@ class EvalContext:
         self._untruncated: EvalContext | None = None
 
     def with_truncated_features(self, dims: int) -> EvalContext:
-        """Return a copy whose representations are cut to their first `dims` coordinates.
+        """Return a copy whose representations are truncated to their first `dims` coordinates.
 
         Its name is ``dims 64`` or alike. Items are not embedded again for metrics on the representation.
         """
