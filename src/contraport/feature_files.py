@@ -341,7 +341,7 @@ def _features_from_array(features: np.ndarray) -> Features:
 
 
 def _metadata_by_stored_name(features: Features) -> dict[str, str]:
-    """Return the text metadata of features, by field name in the file."""
+    """Return the features' text metadata, keyed by its name in the file."""
     values = {stored: getattr(features, name) for name, stored in _STORED_NAME_BY_SINGLE_TEXT_FIELD.items()}
     return {name: value for name, value in values.items() if value is not None}
 

@@ -12,7 +12,7 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 _USES_FLAG_STYLE: ContextVar[bool] = ContextVar("use_flag_style", default=False)
-"""True while messages show options as command-line flags instead of Python keywords."""
+"""True while messages show options as command-line flags instead of keyword arguments."""
 
 
 @contextmanager
@@ -31,12 +31,12 @@ def is_flag_style_active() -> bool:
 
 
 def format_keyword_or_flag(option: str) -> str:
-    """Format an option name as a Python keyword or command-line flag."""
+    """Format an option name as a Python keyword argument or command-line flag."""
     return f"--{option}" if is_flag_style_active() else option
 
 
 def format_options(**options: Any) -> str:
-    """Format options as Python keywords or command-line flags.
+    """Format options as Python keyword arguments or command-line flags.
 
     >>> format_options(overwrite=True), format_options(columns={"labels": "kind"})
     ('overwrite=True', "columns={'labels': 'kind'}")
@@ -72,7 +72,7 @@ def format_flags(values: Mapping[str, Any]) -> str:
 
 
 def format_flags_in_style(flags: str) -> str:
-    """Convert command-line flags to Python keywords, except in command-line messages.
+    """Convert command-line flags to keyword arguments, except in command-line messages.
 
     >>> format_flags_in_style("--objective iot --temperature 0.05 --freeze --init.image FILE")
     "objective='iot', temperature=0.05, freeze=True, init={'image': 'FILE'}"

@@ -58,7 +58,7 @@ class ComputedRows:
         return self.shape[0]
 
     def __getitem__(self, rows: Tensor | slice) -> Tensor:
-        """Return the rows at some positions, or all of a slice."""
+        """Compute the rows with given indices, or those of a slice."""
         if isinstance(rows, slice):
             rows = torch.arange(*rows.indices(len(self)), device=self.device)
         return self._compute_rows(rows)
@@ -69,7 +69,7 @@ class ComputedRows:
         return self._compute_rows(rows)
 
     def select(self, rows: Tensor) -> ComputedRows:
-        """Return the submatrix of some rows, computed when they are read."""
+        """Select rows of the matrix, without computing them yet."""
         shape = len(rows), self.shape[1]
         return ComputedRows(lambda positions: self._compute_rows(rows[positions]), shape, self.device)
 

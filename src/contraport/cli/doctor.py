@@ -152,7 +152,7 @@ def _list_backend_names(device: str) -> tuple[str, ...]:
 
 
 def _run_self_test(name: str, test: Callable[[], None]) -> SelfTestResult:
-    """Run a self-test and measure its time. An exception is a failure."""
+    """Run a self-test, and return its duration and any failure."""
     start, failure = time.perf_counter(), None
     try:
         test()

@@ -274,7 +274,7 @@ def check_train_options(argument: str, options: OptionMap) -> None:
 
 
 def copy_rows_per_option_combination(rows: Sequence[Row], option_equals_values: Sequence[str]) -> tuple[Row, ...]:
-    """Copy each row for each combination of values, given as "option=value,value"."""
+    """Copy each table row once for each combination of option values."""
     expanded = tuple(rows)
     for text in option_equals_values:
         key, equals, values = text.partition("=")

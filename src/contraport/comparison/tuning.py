@@ -62,7 +62,7 @@ _UNSEARCHED_SETTINGS_BY_OBJECTIVE = {"gca-uot": {"q"}}
 
 
 def build_search_space(row: Row, common_options: OptionMap) -> dict[str, LogSearchRange]:
-    """Return the search range of each tuned hyperparameter of an objective, by name.
+    """Return a search range for each tuned hyperparameter of an objective.
 
     Fixed settings are left out, and parts that are off by default, such as the penalty of iot: with it, iot would be
     iot-uniform.

@@ -32,7 +32,7 @@ class ParsedItem(NamedTuple):
 
 
 class StreamReadError(UsageError):
-    """Error while reading a stream, which leaves the training state valid."""
+    """Error while reading a stream, after which a checkpoint can still be saved."""
 
 
 def iterate_source(source: Iterable[Any], name: str, pass_number_in_errors: int = 0) -> Iterator[Any]:

@@ -52,7 +52,7 @@ def differentiable_gradients(
     grad_outputs: Sequence[Tensor | None],
     needs_grad: Sequence[bool],
 ) -> list[Tensor | None]:
-    """Return the gradients of a function as tensors that are differentiable again.
+    """Return a function's gradients, which can themselves be differentiated.
 
     Args:
         function: maps the inputs to its outputs, by plain PyTorch operations.

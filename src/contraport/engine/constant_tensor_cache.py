@@ -1,4 +1,4 @@
-"""Cache of tensors that are equal in every call, such as masks.
+"""Cache of constant tensors, such as masks.
 
 The cache is bounded in number and belongs to no object, so that objectives can be pickled and used by several threads.
 Values are made outside of inference mode, so that they also serve calls that need a gradient. Nothing is cached under

@@ -178,7 +178,7 @@ class _FixedPoint(NamedTuple):
     relaxation: Relaxation
 
     def half_step_derivatives_in_log_marginals(self) -> tuple[Tensor, Tensor]:
-        """Return each potential's derivative in its own log marginal, (N,) and (M,)."""
+        """Return each potential's derivative with respect to its log marginal, (N,) and (M,)."""
         s, t = (
             self.relaxation.derivative_in_log_marginal(k, _AXES[k], self.log_marginals[k], self.log_sums[k])
             for k in range(2)

@@ -493,7 +493,7 @@ class CallableLogKernel(LogKernel):
         return replace(self, link=link, scale=self.scale * factor, row_bias=bias)
 
     def _negative_costs_in_units(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return -cost(x, y) / cost_unit of all pairs, (n, m), checked for shape."""
+        """Return -cost(x, y) / cost_unit of all pairs, (n, m)."""
         value = self.cost(x, y)
         expected = (x.shape[0], y.shape[0])
         if not isinstance(value, Tensor) or value.shape != expected:

@@ -32,7 +32,7 @@ def run_half_steps(
     initial: Sequence[Tensor] = (),
     empty_value: float = 0.0,
 ) -> list[Tensor]:
-    """Run Sinkhorn half-steps and return the potential of each.
+    """Run Sinkhorn half-steps and return one potential for each.
 
     Consecutive steps on different axes of which neither reads the other share one pass over the pairs.
 
@@ -167,7 +167,7 @@ def fixed_plan_row_costs(geometry: Geometry, f: Tensor, g: Tensor) -> Tensor:
 
 
 class ConvergedPotentials(NamedTuple):
-    """Converged potentials, (N,) and (M,), with iterations (None under `torch.compile`)."""
+    """Converged potentials, (N,) and (M,), with the number of iterations in eager mode."""
 
     row_potential: Tensor
     column_potential: Tensor

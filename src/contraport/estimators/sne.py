@@ -44,7 +44,7 @@ from contraport.seeding import derive_torch_seed, draw_seed, fork_rng_with_lock,
 
 
 class _ExtraAttraction(Divergence):
-    """Attraction of early exaggeration, -sum_j p_ij log K_ij for each row."""
+    """Extra attraction during early exaggeration, -sum_j p_ij log K_ij for each row."""
 
     def __call__(self, result: PlanWithTarget) -> Tensor:
         return -result.target.row_products_with_log_kernel(result.plan.geometry.log_kernel)
@@ -98,7 +98,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     @abstractmethod
     def _build_kernel_and_constraint(self) -> tuple[Kernel, Constraint]:
-        """Build the kernel between embedded points and the plan's constraint."""
+        """Build the kernel of the embedded points, and the constraint on plans."""
 
     def fit(self, X: ArrayLike, y: object = None) -> Self:
         """Compute the embedding of the data.

@@ -256,7 +256,7 @@ def held_out_domain_accuracy_per_item(context: EvalContext) -> ItemValueArray:
     headline=(10,),  # few rows have one partner only, so that recall@1 is bounded; 50 may be most of the columns
 )
 def link_recall_result(context: EvalContext, k: int) -> MetricResult:
-    """Share of test pairs whose column has rank k or better for the row.
+    """Share of test pairs whose column is among the row's k nearest columns.
     The row's training columns are left out.
     """
     values = context.columns_ranked_per_row.row_recall_pseudovalues_at(k)
@@ -277,7 +277,7 @@ def link_ndcg_result(context: EvalContext, k: int) -> MetricResult:
     "Link coverage@{}", better="higher", unit="share of columns", value_format="{:.1%}", numbers=(10,), headline=False
 )
 def link_share_of_columns_in_any_top_k(context: EvalContext, k: int) -> float:
-    """Share of columns that are among some row's k nearest."""
+    """Share of all columns that are among some row's k nearest columns."""
     return context.columns_ranked_per_row.share_of_columns_in_any_top_k(k)
 
 
@@ -455,7 +455,7 @@ def effective_rank_result(context: EvalContext) -> MetricResult:
     requires=(Requirement(lambda context: len(context.test) > 10, "there are only 10 test items or fewer"),),
 )
 def hubness_result(context: EvalContext) -> MetricResult:
-    """Skewness of how often items occur among the 10 nearest of others.
+    """Skewness of how often items are among the 10 nearest neighbors of others.
     It is large if a few items are near everything.
     """
     return intervals.MetricResult(pseudovalues.compute_hubness_pseudovalues(context.test_features))

@@ -170,7 +170,7 @@ def sum_unit_vectors_by_class(z: Tensor, labels: Tensor) -> UnitVectorsByClass:
 
 
 def hubness(z: Tensor, neighbors: int = HUBNESS_NEIGHBORS) -> float:
-    """Return the skewness of how often an item is a nearest neighbor.
+    """Return the skewness of how often an item is a nearest neighbor of another.
 
     It is 0 without hubs. `z` is `(n, d)`; similarity is the cosine. In high dimensions a few hubs are near everything,
     which hurts retrieval. Radovanović, Nanopoulos and Ivanović, "Hubs in space" (JMLR 2010), eq. 1. Beyond

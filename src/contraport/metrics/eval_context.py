@@ -216,7 +216,7 @@ class EvalContext:
     def _embed_views(
         self, items: Dataset, *, project: bool = False, view_kind: Literal["two random", "unaugmented"] = "two random"
     ) -> tuple[Tensor, ...]:
-        """Embed two random views of each item, or all views without augmentation."""
+        """Embed each item's views, random or unaugmented as `view_kind` selects."""
         return embed_views(
             self.encoder, items, self.views, self.loader_config, self.name, project=project, view_kind=view_kind
         )
@@ -228,7 +228,7 @@ class EvalContext:
 
     @cached_property
     def test_view_embeddings_for_retrieval(self) -> tuple[Tensor, ...]:
-        """Embeddings of all test items by view, between which retrieval searches, each `(m, d)`.
+        """Embeddings of all test items for retrieval, `(m, d)` for each view.
 
         The views are those of the data, or two augmentations. Features if the views share an encoder; otherwise
         projections, since only those are trained to be comparable.

@@ -85,7 +85,7 @@ class MatchingProblem:
     weights_from_plan: WeightsFromPlan | None
 
     def gather_items_of_all_processes(self, kernel: Kernel) -> MatchingProblem:
-        """Gather all processes' inputs, and return the problem of all items.
+        """Gather the matching problem of the items of all processes.
 
         Raises:
             UsageError: processes give different options, or one of them rejected its inputs.

@@ -217,7 +217,7 @@ def parse_call_inputs(
 
 
 def _has_different_items(views: Sequence[Tensor], raw_attributes: Mapping[str, Any]) -> bool:
-    """Return whether two views have unequal row counts or attributes given per view."""
+    """Return whether two views hold different items, judged by shapes and attributes."""
     for view in views:
         if not (isinstance(view, Tensor) and view.ndim in (2, 3)):
             return False

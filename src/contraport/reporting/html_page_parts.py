@@ -146,7 +146,7 @@ class PageAssets:
         return key
 
     def add_previews(self, previews: np.ndarray[Any, Any]) -> range:
-        """Add previews of items to the page and return their indices there."""
+        """Add item previews to the page's data and return their indices."""
         stored = self.script_data.setdefault("previews", [])
         first = len(stored)
         stored += build_preview_records(previews)

@@ -62,7 +62,7 @@ class NearestItemsOptions(FeatureSearchOptions, TrustOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ItemSearchOptions(NearestItemsOptions):
-    """Options of `contraport.search`, which finds items that match a query from another view."""
+    """Options of `contraport.search`, which finds items across views, such as images by text."""
 
     features: str | Path | Run = field(
         kw_only=False,

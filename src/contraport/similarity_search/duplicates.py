@@ -283,7 +283,7 @@ class _NearestTracker:
         self._others = np.arange(num_items)
 
     def update(self, rows: np.ndarray, others: np.ndarray, cosines: np.ndarray) -> None:
-        """Replace the nearest item of each given row if the new cosine is larger."""
+        """Update each row's nearest item where the compared item is nearer."""
         nearer = cosines > self._cosines[rows]
         self._cosines[rows[nearer]] = cosines[nearer]
         self._others[rows[nearer]] = others[nearer]

@@ -151,7 +151,7 @@ def neighbors(arguments: dict[str, Any]) -> NearestItems:
 
 @SEARCH_COMMAND_SPEC.with_option_parameters
 def search(arguments: dict[str, Any]) -> NearestItems:
-    """Find the items that match a query from another view, such as text.
+    """Find items across views, such as images by text.
 
     The nearest come first. If the run was trained with a kernel of sets of vectors (`LateInteraction`), the run's own
     items are compared by this kernel, all of them.

@@ -394,7 +394,7 @@ def solve_entropic_program(
 
 
 def _draw_triangle(ax: Axes, costs: Tensor, temperature: float, optimum: Tensor, optima_path: Tensor) -> None:
-    """Draw an entropy-regularized objective on the probability triangle, with its minimizers."""
+    """Draw an entropy-regularized objective on the probability simplex, with its minimizers."""
     steps = 60
     counts = [(i, j, steps - i - j) for i in range(steps + 1) for j in range(steps + 1 - i)]
     masses = torch.tensor(counts, dtype=torch.float64) / steps

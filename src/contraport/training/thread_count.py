@@ -62,7 +62,7 @@ def choose_thread_count(settings: Settings, components: TrainingComponents) -> i
 
 @fork_rng_with_lock([])
 def measure_fastest_thread_count(module: TrainingModule, batch: Batch, *, max_threads: int, amp: bool) -> int:
-    """Return the fastest number of threads, by timing steps that alter the module."""
+    """Return the number of threads with the fastest forward and backward pass."""
     best, seconds = 1, measure_forward_backward_seconds(module, batch, threads=1, amp=amp)
     if seconds >= MIN_STEP_SECONDS_FOR_ALL_THREADS:
         return max_threads

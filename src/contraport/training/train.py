@@ -161,7 +161,7 @@ def _lock_run(run: WritableRun) -> Iterator[None]:
 
 
 def _check_data_equal_across_processes(dataset: Dataset, digests: SplitDigests | None) -> None:
-    """Raise `UsageError` if a process has other items than the first."""
+    """Raise `UsageError` if this process's items differ from those of the first process."""
     own = None if digests is None else digests.fingerprint
     items, first = broadcast_object((len(dataset), own))
     message = (

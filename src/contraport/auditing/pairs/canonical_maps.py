@@ -113,7 +113,7 @@ def find_width_reduction_note(features: tuple[TensorOrComputedRows, TensorOrComp
 
 
 def find_principal_directions_if_wide(values: TensorOrComputedRows, pool: Tensor, center: Tensor) -> Tensor | None:
-    """Return principal directions of rows wider than `MAX_FITTED_WIDTH`, else None.
+    """Return principal directions of the rows, or None for `MAX_FITTED_WIDTH` or fewer columns.
 
     They are orthonormal, ``(F, MAX_FITTED_WIDTH)``, and fitted to the rows in `pool`. The directions are
     approximate, by randomized subspace iteration, but contain all variance of a low rank.

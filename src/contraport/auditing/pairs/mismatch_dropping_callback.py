@@ -224,7 +224,7 @@ class AuditCallback(MismatchDroppingCallback[PairAuditState]):
         return f"{wrong}; {len(state.training_positions)} of {len(state.mean_scores)} kept"
 
     def extract_paired_features(self) -> PairedFeatures:
-        """Return the features of all pairs; neighbors are searched among training pairs only."""
+        """Return the features of all pairs, with neighbors among training pairs only."""
         pool = self._positions[self._positions < len(self._dataset)]
         return encode_pairs(
             self._pipeline.model, self._dataset, self._pipeline.views, self._loader_config, neighbor_pool=pool

@@ -187,7 +187,7 @@ class PairedFeatures:
 
     @cached_property
     def pool_neighbors_with_self_by_view(self) -> tuple[Tensor, Tensor]:
-        """Indices of each item's nearest items in the pool, ``(n, k)`` per view."""
+        """Indices of the candidate neighbors nearest to each item, ``(n, k)`` per view."""
         # Two more than needed: `neighbors_by_view_excluding_members` removes the two members of a pair.
         count = self.num_neighbors + 2
         if self.neighbor_pool is None:
@@ -306,7 +306,7 @@ class PairedFeatures:
 
     @cached_property
     def canonical_references_by_fold_and_direction(self) -> tuple[tuple[tuple[Tensor, Tensor], ...], ...]:
-        """CCA coordinates of reference items, ``(r, k)``, by fold, direction of prediction and view."""
+        """CCA coordinates of sampled items in both views, by fold and predicting view."""
         centers, _, maps, correlations = self.cross_fitted_canonical_maps
         folds = []
         for fold_maps, weights in zip(maps, correlations, strict=True):
@@ -397,7 +397,7 @@ def _read_unit_rows(store: Store, row_divisors: Tensor, rows: Tensor) -> Tensor:
 def encode_pairs(
     model: Model, dataset: Dataset, views: Views, loader_config: LoaderConfig, *, neighbor_pool: Tensor | None = None
 ) -> PairedFeatures:
-    """Encode all pairs by a model, and use the projections as embeddings.
+    """Compute a model's features of all pairs, with its projections as embeddings.
 
     The mode and device of the model stay as they are.
     """

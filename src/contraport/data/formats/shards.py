@@ -305,7 +305,7 @@ def _build_view(archives: list[str], samples: list[_Sample], field: str) -> Item
 
 
 def _decode_texts(members: ItemFilesOrBytes, positions: Sequence[int], _shape: Shape) -> Tensor:
-    """Read and check the texts at some positions, as one view."""
+    """Read the texts of some samples into one tensor of UTF-8 bytes."""
     texts = []
     for position in positions:
         with translate_read_errors(f"data: {members.describe_item_location(position)}", "a text of UTF-8"):
@@ -316,7 +316,7 @@ def _decode_texts(members: ItemFilesOrBytes, positions: Sequence[int], _shape: S
 
 
 def _decode_arrays(members: ItemFilesOrBytes, positions: Sequence[int], _shape: Shape = ()) -> Tensor:
-    """Read and check the arrays at some positions, as one view."""
+    """Read the arrays of some samples, and stack them into one tensor."""
     arrays: list[np.ndarray] = []
     for position in positions:
         name = members.describe_item_location(position)

@@ -205,7 +205,7 @@ class _KernelInputs(NamedTuple):
 
     @property
     def T(self) -> _KernelInputs:
-        """The same arguments with rows and columns exchanged."""
+        """Kernel inputs with rows and columns exchanged."""
         return self._replace(
             x=self.y, y=self.x, row_bias=self.column_bias, column_bias=self.row_bias,
             row_labels=self.column_labels, column_labels=self.row_labels

@@ -82,7 +82,7 @@ class DataBalanced(ItemLogAverages, Constraint):
         return [plan, plan.T] if request.bidirectional else [plan]
 
     def _flat_average_indices(self, ids: Tensor, pattern: PairPattern, side: int) -> Tensor:
-        """Return indices of rows (side 0) or columns (side 1) in the stored averages."""
+        """Return the flat indices of the rows or columns in `log_average`."""
         items, selected = pattern.items[side], pattern.selected_indices
         places = torch.arange(len(items), device=items.device) if selected is None else selected[side]
         views = places // pattern.num_items  # a layout puts one view after another
@@ -93,7 +93,7 @@ class DataBalanced(ItemLogAverages, Constraint):
         return (limit * side + views) * self.log_average.shape[1] + ids[items]
 
     def _count_distinct_seen_or_in_batch(self, side: int, batch_indices: Tensor) -> Tensor:
-        """Count rows (side 0) or columns (side 1) that occurred in batches so far."""
+        """Count the distinct rows or columns seen so far, including this batch."""
         seen = ~self.log_average.isnan()
         seen.view(-1)[batch_indices] = True
         return seen[MAX_VIEWS_WITH_POTENTIALS * side : MAX_VIEWS_WITH_POTENTIALS * (side + 1)].sum()

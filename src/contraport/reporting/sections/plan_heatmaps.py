@@ -226,7 +226,7 @@ def _add_mass_on_target_plot(
 
 
 def _dropped_mass_prefix(mass: float) -> str:
-    """Return text about the plan's mass, empty if the mass is 1."""
+    """Return a prefix that states the plan's mass, empty if it is 1."""
     text = f"mass {mass:.3f}, {1 - mass:.0%} dropped; " if mass < 1 else f"mass {mass:.3g}, above 1; "
     return "" if abs(mass - 1) < DROPPED_MASS_TOLERANCE else text
 

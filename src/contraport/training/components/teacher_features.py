@@ -24,7 +24,7 @@ log = logging.getLogger("contraport.training")
 
 
 class _Teacher(NamedTuple):
-    """Frozen teacher model, and the side in pixels of its resized images."""
+    """Frozen teacher model, with the size to which its images are resized."""
 
     model: Model
     resized_image_size: int | None
