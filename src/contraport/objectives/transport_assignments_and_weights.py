@@ -322,7 +322,7 @@ class WeightsFromPlan:
         Balanced(self.iterations)  # checks the number
 
     def __call__(self, views: tuple[Tensor, ...], kernel: Kernel) -> Tensor:
-        """Return each item's weight, (n,), without gradient, from its views on all processes."""
+        """Return each item's weight, (n,), without gradient, from the views of all items."""
         check(len(views) > 1, "weights: 'plan' requires two or more views, got one.", "single_view")
         n, shares = len(views[0]), []
         items = torch.arange(n, device=views[0].device)
