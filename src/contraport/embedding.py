@@ -57,7 +57,7 @@ class RawInputEncoder(nn.Module):
         self.downscaled_side = min(sides, default=None)
 
     def encode(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return each view's items as vectors, texts as word and n-gram counts, ``(b, F)``."""
+        """Return the flattened items or n-gram counts of each view, ``(b, F)`` each."""
         features = []
         for items in views:
             if is_text_batch(items):
@@ -76,7 +76,7 @@ class RawInputEncoder(nn.Module):
 
 
 class LoaderConfig(NamedTuple):
-    """Batch size, device, number of workers and progress bars of data loading."""
+    """Options of data loading, such as batch size and device."""
 
     batch_size: int = 512
     device: torch.device = torch.device("cpu")

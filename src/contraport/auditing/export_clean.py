@@ -30,7 +30,7 @@ SAMPLE_WEIGHT_COLUMN = "audit_weight"
 
 @dataclass(frozen=True)
 class RowEdits:
-    """Edits that clean the rows of audited data.
+    """Rows to keep, their partners and their sample weights after cleaning audited data.
 
     Attributes:
         is_kept: whether each row stays in the data, bool ``(rows,)``.

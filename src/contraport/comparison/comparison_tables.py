@@ -62,7 +62,7 @@ class EpochTable(NamedTuple):
 
 
 def build_epoch_tables(comparison: Comparison, metric: Metric) -> list[EpochTable]:
-    """Return tables of a metric's means by epoch, one for each column."""
+    """Return a table of a metric's means by epoch for each comparison column."""
     tables = []
     for column in comparison.columns:
         means = {

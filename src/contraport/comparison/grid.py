@@ -157,7 +157,7 @@ class Grid:
 
     @cached_property
     def encoder_options_unlike_baseline_by_first_row(self) -> dict[str, dict[str, Any]]:
-        """Encoder options unlike the baseline's, for the first row of each distinct encoder.
+        """Encoder options changed from the baseline, by the first row that uses them.
 
         The untrained encoder and the raw inputs are evaluated too for these reference rows: the baseline, and the first
         row of each other encoder or representation. Metrics of another representation do not show what training added.

@@ -128,7 +128,7 @@ class BatchOrder(Sampler[list[int]]):
         self.epoch = epoch
 
     def fill_epochs_by_repeating(self, positions: np.ndarray | None) -> None:
-        """Draw the batches of later epochs only from the items at `positions`.
+        """Fill future epochs by repeating the items at `positions`.
 
         None means from all items. The number of batches stays the same: an epoch repeats the positions, each time in
         another order, until it is full. No batch contains an item twice.

@@ -1,4 +1,4 @@
-"""Mismatched pairs, corruptions, class imbalance and domain shifts of datasets, reproducibly.
+"""Reproducible mismatched pairs, corruptions, class imbalance and domain shifts for datasets.
 
 The perturbation of an item depends only on its row in its source; that of mismatched pairs depends on a seed too.
 """
@@ -243,7 +243,7 @@ def _perturb_now_or_at_fetch(
 
 
 def corrupt_dataset_views(dataset: Dataset, *corruptions: CorruptionSpec) -> Dataset:
-    """Corrupt the views of a dataset by noise and image corruptions, reproducibly for each item.
+    """Corrupt the views of a dataset by noise and image corruptions.
 
     Images are corrupted as in `corrupt_images`. Noise is added to vectors and time series, in units of the standard
     deviation of each feature or channel in this split.

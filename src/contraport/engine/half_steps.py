@@ -1,4 +1,4 @@
-"""Sinkhorn half-steps (row or column updates), whose gradient takes one pass.
+"""Sinkhorn half-steps (row or column updates), with gradients in one pass over pairs.
 
 A half-step enforces one marginal, in the log domain::
 

@@ -33,7 +33,7 @@ class Link(ABC):
 
 @dataclass(frozen=True)
 class PolynomialTailLink(Link):
-    """Link -power log(1 - T) of a negative cost T, for polynomial tails."""
+    """Link h(T) = -power log(1 - T), for polynomial tails of the kernel."""
 
     power: float
 
@@ -92,7 +92,7 @@ class LinkPlusLogCost(Link):
 
 @dataclass(frozen=True)
 class LogSoftplus(Link):
-    """Link log log(1 + e^T) of a negative cost T, for the logistic loss."""
+    """Link h(T) = log log(1 + e^T), for the logistic loss."""
 
     def value(self, t: Tensor) -> Tensor:
         # Below -37, log(1 + e^T) is e^T in double precision, and may underflow: its logarithm is T itself. e^-37 is

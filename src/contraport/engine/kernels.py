@@ -586,7 +586,7 @@ _SIMILARITY_TO_NEGATIVE_COST_BY_COST: dict[str, Callable[[Tensor], Tensor]] = {
     "negative-cosine": lambda similarity: similarity,
     "dot": lambda similarity: similarity,
 }
-"""Function from the similarity to minus the cost, by name of the cost."""
+"""Function from the similarity to the negative cost, by name of the cost."""
 
 _DISTANCE_COST_NAMES = ("cosine", "chordal", "sqeuclidean")
 """Names of costs that are distances: nonnegative, so that a power of them is defined."""

@@ -413,7 +413,7 @@ class _CosineTile:
         return self
 
     def similarities_after_half_steps(self) -> Tensor:
-        """Return the similarity of each pair of sets, (b, c), after the half-steps."""
+        """Return similarities of all pairs of vector sets, (b, c), from Sinkhorn potentials."""
         total = (self.matching.row_dual_terms(self.row_potentials[-1]) * self.a).sum(1)
         if self.column_sums:
             total = total + (self.matching.column_dual_terms(self.scalings[-1].log()) * self.b).sum(2)

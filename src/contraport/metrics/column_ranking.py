@@ -43,7 +43,7 @@ class ColumnRanking:
     pair_has_unseen_row: np.ndarray[Any, Any]
 
     def pair_hits_at(self, k: int) -> np.ndarray[Any, Any]:
-        """Return whether each test pair's column is among the k nearest, (m,)."""
+        """Return whether each test pair's column is among its row's k nearest, (m,)."""
         self._check_depth(k)
         return np.asarray(self.pair_ranks <= k)
 

@@ -306,7 +306,7 @@ class EvalContext:
         return side
 
     def embed_items_and_class_texts(self) -> tuple[Tensor, Tensor]:
-        """Embed test items `(m, d)` by a non-text view, and class texts `(classes, d)`."""
+        """Embed a non-text view of test items `(m, d)`, and class texts `(classes, d)`."""
         assert self.class_names is not None
         is_text = [shape == TEXT_SHAPE for shape in self.model.shapes]
         other_view = is_text.index(False)

@@ -207,7 +207,7 @@ class _MatchedViews(NamedTuple):
     def from_paired_points(
         cls, first: Tensor, second: Tensor, first_content_ids: Tensor, second_content_ids: Tensor
     ) -> _MatchedViews:
-        """Build the matching of two views, with one vector per distinct content."""
+        """Deduplicate each view of paired vectors by content id."""
         _, rows = torch.unique(first_content_ids, return_inverse=True)
         _, columns = torch.unique(second_content_ids, return_inverse=True)
         first_at, second_at = first_indices(rows), first_indices(columns)

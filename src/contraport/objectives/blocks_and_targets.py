@@ -45,7 +45,7 @@ OPTION_NAMES_COMPARED_BEFORE_GATHER = (
 
 
 class BlockDirection(NamedTuple):
-    """Block of pairs compared in one direction, with target plan and row weights.
+    """Pairs compared from rows to columns, with target plan and row weights.
 
     Attributes:
         block: Compared pairs, (N, M).

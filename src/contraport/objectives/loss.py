@@ -33,7 +33,7 @@ PerItemCallOption: TypeAlias = Tensor | np.ndarray | Sequence[Any]
 
 @dataclass(frozen=True)
 class CatalogOrigin:
-    """Catalog entry of an objective, with its name, call and citation.
+    """Catalog name of an objective, the call that built it and the citation.
 
     Attributes:
         name: Name of the objective in the catalog.

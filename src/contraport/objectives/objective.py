@@ -286,7 +286,7 @@ class Objective(Loss):
             raise UsageError(message, kind="not_differentiable")
 
     def _solve_block(self, problem: MatchingProblem, block: Block) -> list[PlanWithTarget]:
-        """Compute the plan of each direction in which a block is compared."""
+        """Compute the plans of a block, from rows to columns and possibly back."""
         directions, attributes = problem.build_directions(block), problem.inputs.attributes
         forward, ids = directions[0].block, attributes.get("ids")
         marginals: LogMarginals | None = None

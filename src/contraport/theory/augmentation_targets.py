@@ -121,7 +121,7 @@ def compute_noise_and_mixup_targets(
 
 
 def _build_mixup_cost_function(centers: Tensor, sigma: float, fraction: float) -> CostFunction:
-    """Build the mixup cost function, minus the log density of the difference x - y.
+    """Build the mixup cost function, the negative log density of x - y.
 
     A constant is left out. The difference of two views is fraction (x' - x'') for two points of the mixture.
     """

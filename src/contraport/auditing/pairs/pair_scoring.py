@@ -208,7 +208,7 @@ def _score_negative_share_nearer(paired: PairedFeatures, pairs: PairIndices) -> 
 
 
 def _compute_share_nearer_than_partner(values: Tensor, others: Tensor, partners: Tensor) -> Tensor:
-    """Return the share of `others` nearer to each item than its partner."""
+    """Return the share of `others` nearer to each item than its partner is."""
     blocks = zip(split_into_row_blocks(values, len(others)), split_into_row_blocks(partners, len(others)), strict=True)
     return torch.cat([
         (x @ others.T > (x * y).sum(1, keepdim=True) + SIMILARITY_TIE_TOLERANCE).float().mean(1) for x, y in blocks

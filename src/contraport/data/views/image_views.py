@@ -20,7 +20,7 @@ from contraport.data.views.random_draws import RandomDraws
 
 @dataclass(frozen=True)
 class ImageStrength:
-    """Strength of random image augmentation, as ranges and probabilities."""
+    """Ranges and probabilities of random image augmentation at one strength."""
 
     crop_area: tuple[float, float]  # fraction of the image that a crop retains
     small_crop_area: tuple[float, float]  # the same for a small crop of multi-crop

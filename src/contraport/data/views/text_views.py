@@ -15,7 +15,7 @@ _HASH_MASK = 2**31 - 1  # the lowest 31 bits
 
 @dataclass(frozen=True)
 class TextStrength:
-    """Strength of random text augmentation, as fractions and probabilities."""
+    """Span length and word deletion probability of text augmentation at one strength."""
 
     min_span_fraction: float  # smallest fraction of the words in the span that becomes a view
     deletion_probability: float  # probability that a word of the span is deleted

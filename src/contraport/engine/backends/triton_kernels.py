@@ -234,7 +234,7 @@ def _link_input_tile(
     x, y, x_block, y_block, row_bias, column_bias, rows, columns, n, m,
     D: tl.constexpr, LINK: tl.constexpr, PRECISION: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Return a tile of inner products, plus biases unless the link is the identity."""
+    """Return a tile of inner products, plus biases if a nonlinear link follows."""
     t = tl.dot(x_block, tl.trans(y_block), input_precision=PRECISION)
     for start in range(BLOCK_D, D, BLOCK_D):
         coordinates = start + tl.arange(0, BLOCK_D)

@@ -182,7 +182,7 @@ class TsallisProblem(HostLoop):
         return sharp / sharpness + (lift - breadth / sharpness)
 
     def _sum_rows_sharing_potential(self, log_row_sums: Tensor) -> Tensor:
-        """Return the log sum of each row, (N,), or of all rows sharing one potential."""
+        """Return log row sums, (N,), or their log total if the potential is shared."""
         return log_row_sums if self.has_potential_per_row else log_row_sums.logsumexp(0).expand_as(log_row_sums)
 
 

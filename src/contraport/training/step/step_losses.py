@@ -63,7 +63,7 @@ class EmbeddedBatch(NamedTuple):
     mined_negatives: tuple[ExtraNegatives, ...] = ()
 
     def present_and_plan_weights_kwargs(self, *views: int) -> dict[str, Any]:
-        """Return the present-view mask and plan-derived sample weights as keyword arguments."""
+        """Return the view mask and the sample weights from plans as keyword arguments."""
         kwargs: dict[str, Any] = {}
         if self.present is not None:
             kwargs["present"] = self.present[:, list(views)] if views else self.present

@@ -23,7 +23,7 @@ from contraport.training.step.step_losses import EmbeddedBatch, StepLoss
 
 
 class MinedBatchParts(NamedTuple):
-    """Batch whose mined negatives are separated from its items.
+    """Items of a batch, ids of their mined negatives, and all rows to embed.
 
     The rows to embed are each item followed by its k negatives; in each view, those that were mined for this view.
     Ids are ``(b, k)`` per set of negatives.
