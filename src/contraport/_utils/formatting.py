@@ -31,7 +31,7 @@ def is_flag_style_active() -> bool:
 
 
 def format_keyword_or_flag(option: str) -> str:
-    """Format an option name as a Python keyword argument or command-line flag."""
+    """Format an option name as a keyword argument or command-line flag."""
     return f"--{option}" if is_flag_style_active() else option
 
 

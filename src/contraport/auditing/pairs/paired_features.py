@@ -306,7 +306,7 @@ class PairedFeatures:
 
     @cached_property
     def canonical_references_by_fold_and_direction(self) -> tuple[tuple[tuple[Tensor, Tensor], ...], ...]:
-        """CCA coordinates of sampled items in both views, by fold and predicting view."""
+        """CCA coordinates of sampled items in both views, by fold and by predictor view."""
         centers, _, maps, correlations = self.cross_fitted_canonical_maps
         folds = []
         for fold_maps, weights in zip(maps, correlations, strict=True):
