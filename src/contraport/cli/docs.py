@@ -126,7 +126,7 @@ def extract_section(text: str, name: str) -> str:
 
 
 def _page_paths_by_part() -> dict[str, dict[str, Path]]:
-    """Return the path of each documentation page, by section and page name."""
+    """Return the path of each documentation page, by part and page name."""
     package = Path(contraport.__file__).parent
     # An editable install has the pages in the project.
     folder = package / "docs" if (package / "docs").is_dir() else package.parents[1] / "docs"

@@ -50,7 +50,7 @@ MIN_LESS_SIMILAR_PAIRS = 20
 
 
 class DuplicateGroup(NamedTuple):
-    """Group of near duplicates, where similar items are linked directly or through others.
+    """Group of near duplicates, connected by pairs above the similarity threshold.
 
     Attributes:
         positions: positions of the items among the features, from 0.

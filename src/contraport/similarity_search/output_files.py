@@ -29,7 +29,7 @@ log = logging.getLogger("contraport.similarity_search")
 
 
 class ItemCard(NamedTuple):
-    """Card of an item on the page, a picture with text below.
+    """Card of an item on an HTML page, a picture with text below.
 
     Attributes:
         item: row of the item among the features, or the path of its file.
@@ -44,7 +44,7 @@ class ItemCard(NamedTuple):
 
 
 class CardSection(NamedTuple):
-    """Section of the page with a heading, item cards and notes."""
+    """Section of an HTML page with a heading, item cards and notes."""
 
     title: str
     cards: Sequence[ItemCard]

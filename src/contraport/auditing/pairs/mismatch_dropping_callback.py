@@ -136,7 +136,7 @@ class MismatchDroppingCallback(Callback, ABC, Generic[AuditStateT]):
         self._apply_selection()
 
     def after_epoch(self, loop: Loop) -> None:
-        """Score the data if due, then log and save the scores.
+        """Score the pairs if due, then log and save the scores.
 
         Checkpoints are written afterwards, and contain the new state.
         """

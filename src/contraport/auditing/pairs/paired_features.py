@@ -163,7 +163,7 @@ class PairedFeatures:
 
     @cached_property
     def _similarity_matrices(self) -> tuple[Tensor, Tensor] | None:
-        """Similarities within each view, ``(n, n)``, or None if too large."""
+        """Similarity matrix of each view, ``(n, n)``, or None if too large."""
         if self._parent is not None:
             return self._parent._similarity_matrices
         if len(self) > MAX_SIMILARITY_MATRIX_ITEMS:
