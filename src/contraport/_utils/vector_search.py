@@ -36,7 +36,7 @@ class ComputedRows:
     It is indexed like a tensor, and only the rows that are read are in memory.
 
     Args:
-        compute_rows: returns the rows at some positions, int64 ``(b,)``, as a tensor ``(b, d)``.
+        compute_rows: returns the rows at given positions, int64 ``(b,)``, as a tensor ``(b, d)``.
         shape: ``(n, d)``.
         device: device of the rows.
 

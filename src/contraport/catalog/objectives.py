@@ -991,9 +991,9 @@ def guided(temperature: TemperatureLike = 0.1, margin: float = 0.0, layout: str 
     r"\log\Big(1 + \sum_{y_i > y_j} e^{(s_{jj} - s_{ii})/\tau}\Big)",
 )
 def cosent(temperature: TemperatureLike = 0.05) -> Loss:
-    """CoSENT: ranks pairs by similarity in the order of their grades; needs ``weights=``.
+    """CoSENT: makes similarities rank pairs in the order of target scores; needs ``weights=``.
 
-    The weights are the grades. Only the order of the grades counts. Items are not negatives of each other.
+    The weights are the target scores, of which only the order counts. Items are not negatives of each other.
 
     Args:
         temperature: in units of the cosine.
@@ -1014,7 +1014,7 @@ def cosent(temperature: TemperatureLike = 0.05) -> Loss:
 def angle(temperature: TemperatureLike = 0.0354) -> Loss:
     """AnglE: CoSENT with angles between complex embeddings; needs ``weights=``.
 
-    The weights are the grades. The paper adds it to `cosent` and to InfoNCE, which `SumLoss` does.
+    The weights are the target scores. The paper adds it to `cosent` and to InfoNCE, which `SumLoss` does.
 
     Args:
         temperature: in units of the cosine of the turned embeddings, the paper's 0.05 over the square root of 2.
@@ -1035,7 +1035,7 @@ def angle(temperature: TemperatureLike = 0.0354) -> Loss:
     r"\mathrm{mean}_j e^{s_{ij}/\tau}",
 )
 def sog_clr(temperature: TemperatureLike = 0.1, items: int = 1 << 17, momentum: float = 0.1) -> Loss:
-    """SogCLR for small batches: DCL with moving averages of denominators; needs ``ids=``.
+    """SogCLR for small batches: DCL with moving-average denominators; needs ``ids=``.
 
     Args:
         temperature: in units of the cosine.

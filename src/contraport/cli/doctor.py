@@ -27,7 +27,7 @@ from contraport.errors import SelfTestError, check, one_line_reason
 from contraport.seeding import torch_generator
 
 MAX_RELATIVE_ERROR = 1e-3
-"""Maximum error against double precision that passes: of a loss, and of a gradient relative to its largest entry."""
+"""Maximum accepted error against double precision: of a loss, and of a gradient relative to its largest entry."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def _run_self_test(name: str, test: Callable[[], None]) -> SelfTestResult:
 
 
 def _check_losses_of_backend(device: str, backend_name: str) -> None:
-    """Compare losses and gradients of a backend with dense double precision."""
+    """Check a backend's losses and gradients against a dense double-precision computation."""
     # Together they use every kind of kernel, constraint and divergence.
     for objective in ("nt-xent", "gca-ince", "gca-uot", "rince", "alpha-cl", "t-simclr", "pairwise"):
         value, gradient = _compute_loss_and_z0_gradient(objective, torch.float32, device, backend_name)

@@ -311,7 +311,7 @@ def _is_print_config_flag(action: argparse.Action) -> bool:
 
 
 def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _Parser:
-    """Build a command's parser, with only the options in `shown` in its help."""
+    """Build a command's parser, whose help lists only the options in `shown`."""
     options = command.options_by_name
     positional = [
         name.upper() if option.required else f"[{name.upper()}]"

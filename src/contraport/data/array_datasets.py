@@ -171,7 +171,7 @@ def _iterate_row_slices(array: np.ndarray) -> Iterator[slice]:
 
 
 def copy_subset_to_memory(dataset: Dataset, positions: PositionArray, split: str) -> Dataset:
-    """Copy the items at some positions to memory, as a new dataset.
+    """Copy the items at given positions to memory, as a new dataset.
 
     `split` is the name of its split.
     """

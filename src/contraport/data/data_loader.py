@@ -114,7 +114,7 @@ class BatchOrder(Sampler[list[int]]):
         self.begin_at(epoch=0, batch=0)
 
     def begin_at(self, *, epoch: int, batch: int) -> None:
-        """Resume at a batch of an epoch, and iterate other epochs in full."""
+        """Begin at a batch of one epoch, and at the first batch of others."""
         self.epoch = self._resumed_epoch = epoch
         self._resumed_batch = batch
 

@@ -219,7 +219,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         return len(self.store)
 
     def __getitems__(self, positions: list[int]) -> Batch:
-        """Return the items at some positions as one batch."""
+        """Return the items at given positions as one batch."""
         ids = torch.as_tensor(positions, dtype=torch.int64)
         return Batch(
             views=self.store.fetch_views(ids),
@@ -303,10 +303,10 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         )
 
     def subset(self, positions: Tensor, split: str | None = None, *, store: Store | None = None) -> Dataset:
-        """Return a dataset of the items at some positions, int64 ``(m,)``.
+        """Return a dataset of the items at given positions.
 
-        `split` is the name of the new split, by default the current one. The views of these items are taken from
-        `store`, by default from the store of this dataset.
+        `positions` is int64 ``(m,)``. `split` is the name of the new split, by default the current one. The views
+        of these items are taken from `store`, by default from the store of this dataset.
         """
         store = SubsetStore(self.store, positions) if store is None else store
         per_item = {name: values for name in _PER_ITEM_FIELDS if (values := getattr(self, name)) is not None}

@@ -19,7 +19,7 @@ MAX_SHOWN_FEATURES, MAX_SHOWN_STEPS, MAX_SHOWN_CHANNELS = 96, 160, 6
 
 
 def make_item_previews_per_view(dataset: Dataset, positions: Tensor, max_image_side: int) -> list[np.ndarray]:
-    """Return previews of the items at some positions, one array per view.
+    """Return previews of the items at given positions, one array per view.
 
     Images are uint8 ``(m, C, H, W)``, at most `max_image_side` pixels wide and high; texts are strings ``(m,)``;
     vectors ``(m, n)`` and series ``(m, C, T)`` are int8 from -100 to 100, which is three standard deviations.

@@ -215,7 +215,7 @@ def make_imbalanced(dataset: Dataset, ratio: float) -> Dataset:
 
 
 def class_balanced_item_weights(dataset: Dataset) -> Tensor:
-    """Return mean-1 sample weights ``(n,)`` with an equal total for each class.
+    """Return sample weights of mean 1 that weight all classes equally, ``(n,)``.
 
     Raises:
         UsageError: there are no classes.

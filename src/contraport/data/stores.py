@@ -50,7 +50,7 @@ class Store(ABC):
         return torch.cat([torch.stack([*map(digest_rows, self.fetch_views(block))], dim=1) for block in blocks])
 
     def subset(self, positions: PositionArray) -> Store:
-        """Return a store of the items at some positions."""
+        """Return a store of the items at given positions."""
         return SubsetStore(self, torch.from_numpy(positions))
 
     def select_views(self, views: tuple[int, ...]) -> Store:
@@ -62,7 +62,7 @@ class Store(ABC):
 
     @abstractmethod
     def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
-        """Return the items at some positions, as one tensor per view."""
+        """Return the items at given positions, as one tensor per view."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class MappedRowStore(Store):
             yield rows, self.convert(rows)
 
     def _take_rows(self, positions: Tensor) -> np.ndarray:
-        """Copy the rows at some positions, with zeros for absent ones."""
+        """Copy the rows at given positions, with zeros for absent ones."""
         # As bytes, since numbers may begin at any byte of the file: NumPy would first copy the whole array.
         as_bytes = self.array.reshape(len(self), -1).view(np.uint8)
         rows = as_bytes.take(positions.numpy(), axis=0).view(self.array.dtype)
@@ -174,7 +174,7 @@ class PackedTextStore(Store):
         return len(self.text_bounds) - 1
 
     def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
-        """Return the texts at some positions, padded to the longest text."""
+        """Return the texts at given positions, padded to the longest text."""
         starts, ends = self.text_bounds[positions], self.text_bounds[positions + 1]
         longest = max(int((ends - starts).max()), 1) if len(positions) else 1
         places = starts[:, None] + torch.arange(longest)
@@ -191,7 +191,7 @@ class ItemFilesOrBytes(Protocol):
         """Return the path of an item's file, or the encoded bytes."""
 
     def subset(self, positions: PositionArray) -> Self:
-        """Return the items at some positions."""
+        """Return the items at given positions."""
 
     def describe_item_location(self, position: int) -> str:
         """Return the name of an item for error messages."""
@@ -204,7 +204,7 @@ class DecodingStore(Store):
     Attributes:
         encoded: the undecoded items.
         shape: shape of a decoded item.
-        decode: decodes the items at some positions to a view of this shape, ``(b, *shape)``.
+        decode: decodes the items at given positions to a view of this shape, ``(b, *shape)``.
     """
 
     encoded: ItemFilesOrBytes
@@ -278,7 +278,7 @@ class TransformedStore(StoreWrapper):
 
 @dataclass(frozen=True)
 class SubsetStore(StoreWrapper):
-    """Store of the items of another store at some positions."""
+    """Store of the items of another store at given positions."""
 
     positions: Tensor
 

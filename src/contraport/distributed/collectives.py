@@ -118,9 +118,9 @@ class Processes(NamedTuple):
                 dist.all_reduce(value)
 
     def all_reduce_log_sums_(self, maximum: Tensor, total: Tensor) -> None:
-        """Combine log-sum-exps, log(`total`) + `maximum`, over all processes in place.
+        """Combine log-sum-exps of all processes in place, given as maxima and scaled sums.
 
-        The sums are rescaled to the common maximum before they are added, so that none overflows.
+        Each is log(`total`) + `maximum`. Totals are rescaled to the common maximum before they are added.
         """
         if self.size > 1:
             overall = maximum.clone()

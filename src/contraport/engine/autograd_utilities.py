@@ -1,4 +1,4 @@
-"""Autograd utilities for `torch.func`, gradients, autocast and checkpointing of row blocks.
+"""Helpers for `torch.func`, higher-order gradients, autocast and checkpointing.
 
 Within a `torch.func` transform everything is plain operations and no outside state changes. Autocast is off wherever
 the engine computes, gradients included: sums over many pairs need single precision.

@@ -61,7 +61,7 @@ class NegativeCostPowerLink(Link):
 
 @dataclass(frozen=True)
 class DoubledLink(Link):
-    """Link that doubles a log-kernel, h(T) = 2 h_inner(T), and so squares the kernel."""
+    """Link function that squares the kernel of an inner link function."""
 
     inner: Link
 
@@ -103,7 +103,7 @@ class LogSoftplus(Link):
 
 @dataclass(frozen=True)
 class LogOfFunction(Link):
-    """Link h(T) = log psi(T), minus infinity where psi is not positive."""
+    """Link function log psi(T) of T = -cost, minus infinity where psi <= 0."""
 
     psi: Callable[[Tensor], Tensor]
 
@@ -116,7 +116,7 @@ class LogOfFunction(Link):
 @accept_deprecated_keywords(power="factor")
 @dataclass(frozen=True)
 class ScaledLog(Link):
-    """Link h(T) = factor * log T, minus infinity where T <= 0."""
+    """Link function factor * log T of T = -cost, minus infinity where T <= 0."""
 
     factor: float = 1.0
 
@@ -127,7 +127,7 @@ class ScaledLog(Link):
 @accept_deprecated_keywords(power="factor")
 @dataclass(frozen=True)
 class ScaledLog1p(Link):
-    """Link h(T) = factor * log(1 + T), minus infinity where T <= -1."""
+    """Link function factor * log(1 + T) of T = -cost, minus infinity where T <= -1."""
 
     factor: float = 1.0
 

@@ -492,9 +492,9 @@ def normalize(z: Tensor, length: float = 1.0) -> Tensor:
 
 
 def normalized_rows_and_divisors(z: Tensor, length: float) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Return rows scaled to norm `length`, (n, d), and two divisors applied in turn.
+    """Scale rows to norm `length` in two steps, and return the divisors of both.
 
-    Each row was divided first by its largest entry, then by the norm of the quotient over `length`, (n, 1) each.
+    Each row is divided first by its largest entry, then by the norm of the quotient over `length`, (n, 1) each.
     """
     # The gradient of the largest entry cancels; vector_norm(z, inf) takes 10 times as long.
     constant = z.detach() if torch.is_grad_enabled() else z

@@ -127,7 +127,7 @@ class Metric:
         )
 
     def expand_default_numbers(self) -> tuple[Metric, ...]:
-        """Return one metric for each default k, or the metric itself without k."""
+        """Return the metric for each default k, or unchanged if it has no k."""
         return tuple(map(self.with_number, self.default_numbers)) or (self,)
 
     def find_unmet_requirement(self, context: EvalContext) -> Requirement | None:

@@ -1,4 +1,4 @@
-"""Parsers of objective components from texts, such as ``rince:q=0.5``."""
+"""Parsers of objective components from strings, such as ``rince:q=0.5``."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def replace_components(
     divergence: str | None = None,
     constraint: str | None = None,
 ) -> Objective:
-    """Return an objective with components replaced, each specified as text, such as ``rince:q=0.5``.
+    """Return an objective with components replaced by strings such as ``rince:q=0.5``.
 
     The temperature stays, unless the kernel gives another.
 

@@ -66,9 +66,9 @@ class SignedLabelEquality:
 
     @property
     def group_indices_and_bound(self) -> tuple[Tensor, Tensor, int]:
-        """Indices of equal-label groups, (N,) and (M,), and an upper bound on their number.
+        """Index of each row's and column's label group, and a bound on the number of groups.
 
-        A row and a column have one index if all of their labels are equal.
+        A row, (N,), and a column, (M,), have one index if all of their labels are equal.
         """
         if self._cached_group_indices:
             return self._cached_group_indices[0]

@@ -218,7 +218,7 @@ class GuidedNegatives(LayoutWrapper):
 
     @property
     def traits(self) -> LayoutTraits:
-        """Properties of the wrapped layout, with teacher features required.
+        """Properties of the wrapped layout, extended to require teacher features.
 
         With margin <= 0, features of whole items, equal in all views, exclude nothing: no pair is more similar than an
         item with itself.

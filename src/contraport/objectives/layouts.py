@@ -162,7 +162,7 @@ class PairPattern:
         return PairSet.from_equal_labels((rows, rows if same else attribute[self.column_items]))
 
     def mask_duplicates(self, ids: Tensor) -> PairPattern:
-        """Return the pattern without pairs of different items with equal `ids`, (n,)."""
+        """Exclude pairs of different items that share an id."""
         if self.num_extra_columns > 0:
             raise UsageError("ids: cannot be used with this layout, whose columns are not items.", kind="conflict")
         duplicates = LabelExclusion((ids[self.row_items], ids[self.column_items]), exception_labels=self.items)

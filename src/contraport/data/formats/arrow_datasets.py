@@ -73,7 +73,7 @@ class TableRows:
         return len(self.table) if self.indices is None else len(self.indices)
 
     def read(self, positions: PositionArray | None = None) -> pa.Table:
-        """Return the rows at some positions, or all."""
+        """Return the rows at given positions, or all."""
         indices = positions
         if self.indices is not None:
             indices = self.indices if positions is None else self.indices[positions]

@@ -201,7 +201,7 @@ def set_number_column(table: pa.Table, name: str, numbers: np.ndarray) -> pa.Tab
 
 
 def read_csv_as_text(path: Path) -> pa.Table:
-    """Read a `.csv` file with each cell as the text in the file."""
+    """Read a `.csv` file without converting its cells from text."""
     return _parse_csv(path, text_columns_to_read=_parse_csv(path).schema.names)
 
 
@@ -228,7 +228,7 @@ def _read_csv(path: Path, declared_roles: Mapping[str, Any]) -> pa.Table:
 
 
 def _parse_csv(path: Path, *, text_columns_to_read: Sequence[str] | None = None) -> pa.Table:
-    """Parse a `.csv` file, or only some of its columns, as text."""
+    """Parse all columns of a `.csv` file, or only some, which stay text."""
     # Types are inferred from the first block, so one block for all.
     block = min(path.stat().st_size + 1, _MAX_BLOCK_BYTES)
     types = dict.fromkeys(text_columns_to_read or (), pa.string())  # none: all columns, with types inferred
@@ -237,7 +237,7 @@ def _parse_csv(path: Path, *, text_columns_to_read: Sequence[str] | None = None)
 
 
 def _restore_original_texts(table: pa.Table, path: Path, declared_roles: Mapping[str, Any]) -> pa.Table:
-    """Restore texts such as 007 that were parsed as numbers."""
+    """Restore strings such as 007 that were parsed as numbers."""
     explicit = {name: role for role, name in declared_roles.items() if isinstance(name, str)}
     implied = {name: role for role, names in COLUMN_NAMES_BY_ROLE.items() for name in names}
     roles = {name: explicit.get(name, implied.get(name.lower())) for name in table.schema.names}

@@ -139,7 +139,7 @@ class DrawOnLoadDataset(Dataset):
         self._seed = seed
 
     def __getitems__(self, positions: list[int]) -> Batch:
-        """Return a batch with random views of the items at some positions."""
+        """Return a batch with random views of the items at given positions."""
         batch = self._dataset.__getitems__(list(positions))
         epoch = getattr(positions, "epoch", 0)
         seeds = [[self._seed, epoch, position] for position in positions]

@@ -257,7 +257,7 @@ def _list_half_step_specs(
 
 @dataclass(frozen=True, repr=False)
 class Rows(SinkhornConstraint):
-    """Constraint of row masses 1/N, met by a softmax over columns (InfoNCE, NT-Xent).
+    """Constraint that each row has mass 1/N, satisfied by a row-wise softmax (InfoNCE).
 
     Source: the set U(a) of inverse optimal transport; C1 of generalized contrastive alignment.
 
@@ -274,7 +274,7 @@ class Rows(SinkhornConstraint):
 
 @dataclass(frozen=True, repr=False)
 class Columns(SinkhornConstraint):
-    """Constraint of column masses 1/M, met by a softmax over rows.
+    """Constraint that each column has mass 1/M, satisfied by a column-wise softmax.
 
     >>> import torch, contraport as cp
     >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Columns(), cp.Pairs(), cp.KL())

@@ -76,9 +76,9 @@ class Pairwise(KernelDivergence):
 
 @dataclass(frozen=True, repr=False)
 class PairwiseSum(KernelDivergence):
-    """Pairwise loss phi(sum_j psi(d_i^2 - d_ij^2)), where psi may be negative.
+    """Pairwise loss that sums a possibly negative function of squared-distance differences.
 
-    The distances d are those of `Pairwise`.
+    It is phi(sum_j psi(d_i^2 - d_ij^2)), with the distances of `Pairwise`.
 
     Args:
         phi_of_sum: pointwise function phi of the sum.

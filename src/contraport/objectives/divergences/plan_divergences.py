@@ -1,4 +1,4 @@
-"""Divergences and distances between solved and target plan, and plan penalties.
+"""Divergences of the plan from its target, and penalties on the plan.
 
 Total variation, Hellinger and Jensen-Shannon are finite where one plan has mass and the other has none. Where the
 target has no mass each is a constant times the plan's mass: only the row masses of the plan and its entries on the

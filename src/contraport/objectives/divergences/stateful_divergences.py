@@ -144,7 +144,7 @@ class MovingAverageLogSum(ItemLogAverages, KernelDivergence):
         super().__init__(items, momentum)
 
     def forward(self, result: PlanWithTarget) -> ValuesPerRow:
-        """Return each row's target mass times its item's log moving-average kernel, (N,).
+        """Return each row's log-denominator from moving averages, times its target mass, (N,).
 
         In training mode the average is updated first.
         """

@@ -81,10 +81,10 @@ class TargetPlan(ABC):
     def row_relative_entropy(
         self, log_kernel: LogKernel, row_potential: Tensor | None, column_potential: Tensor | None
     ) -> Tensor:
-        """Return each row's relative entropy sum_j p_ij log(p_ij / P_ij), (N,).
+        """Return each target row's relative entropy with respect to the solved plan, (N,).
 
-        The solved plan is P = exp(log K + f + g) with the potentials f and g. Masks are ignored; a potential of None is
-        zero.
+        It is sum_j p_ij log(p_ij / P_ij) with P = exp(log K + f + g), where f and g are the potentials. Masks are
+        ignored; a potential of None is zero.
         """
         entropy = self.row_negative_entropy() - self.row_products_with_log_kernel(log_kernel)
         if row_potential is not None:
@@ -292,7 +292,7 @@ class PiecewiseConstantTargetPlan(TargetPlan):
         return _scale_rows(self._apply_without_row_scale(y), self.row_scale.to(y.dtype))
 
     def _apply_without_row_scale(self, y: Tensor) -> Tensor:
-        """Return the plan times `y`, without the factors of the rows."""
+        """Multiply the plan, without its row scale, by `y`."""
         parts = [pairs.apply(y) if level == 1 else level * pairs.apply(y) for level, pairs in self.level_sets]
         return sum(parts[1:], parts[0])
 

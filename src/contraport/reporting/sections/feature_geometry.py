@@ -69,7 +69,7 @@ def build_geometry_section(assets: PageAssets) -> Section | None:
 def draw_item_cosine_heatmap(
     cosines: np.ndarray, labels: np.ndarray | None, names: Sequence[str], lowest_cosine: float
 ) -> PlotlyFigure:
-    """Draw cosines of items sorted by class, from `lowest_cosine` to 1."""
+    """Draw a heatmap of the cosines between items sorted by class."""
     shares = ((cosines - lowest_cosine) / (1 - lowest_cosine)).clip(0, 1)
     trace = build_byte_heatmap_trace(shares * 255, colorscale=HEATMAP_COLORSCALE)
     places = [f"item {k + 1}" for k in range(len(cosines))]

@@ -311,7 +311,7 @@ def _format_mean_over_logged_rows(run: ReportedRun, key: str, pattern: str) -> s
 
 
 def _format_setting(value: object) -> str:
-    """Format a setting, a mapping as "name=value, ..." and None as a dash."""
+    """Format a setting for a table, with mappings as "name=value, ..."."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name}={one}" for name, one in value.items()) or MISSING_VALUE_TEXT
     return MISSING_VALUE_TEXT if value is None else str(value)

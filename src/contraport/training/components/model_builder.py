@@ -57,7 +57,7 @@ def load_initial_weights(settings: Settings, resumed_run: WritableRun | None = N
 
 
 def _find_encoder_for_view(argument: str, encoder: Encoders, view: str) -> str | nn.Module | None:
-    """Return the encoder that an option gives for a view, or None."""
+    """Return the encoder specified for a view, or None."""
     if isinstance(encoder, Mapping):
         return encoder.get(view)
     if encoder is None or isinstance(encoder, str | nn.Module):

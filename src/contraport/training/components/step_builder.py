@@ -144,7 +144,7 @@ def build_loss_schedules(
 
 
 def resolve_target_text(settings: Settings, dataset: Dataset, objective: nn.Module, views: int) -> str | None:
-    """Return the option `target`, by default "shown" if items share content, else None."""
+    """Return the option `target`, with a default for data with repeated content."""
     if settings.target is not None or isinstance(dataset, Stream):
         return settings.target
     if not (isinstance(objective, Objective) and objective.target == Pairs()):

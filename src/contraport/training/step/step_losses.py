@@ -411,7 +411,7 @@ class QueueDistillationLoss(ObjectiveStepLoss):
         return "each view of an item predicts the teacher's features"
 
     def small_batch_warning(self, batch_size: int, num_items: int) -> None:
-        """Return no warning, as the queue has the classes."""
+        """Return None, because the queue makes small batches sufficient."""
 
     @torch.no_grad()
     def after_step(self) -> None:
