@@ -33,7 +33,7 @@ class Link(ABC):
 
 @dataclass(frozen=True)
 class PolynomialTailLink(Link):
-    """Link h(T) = -power log(1 - T), for polynomial tails of the kernel."""
+    """Link function h(T) = -power log(1 - T), for polynomial tails of the kernel."""
 
     power: float
 
@@ -46,7 +46,7 @@ class PolynomialTailLink(Link):
 
 @dataclass(frozen=True)
 class NegativeCostPowerLink(Link):
-    """Link that maps a negative cost T to -|T|^power."""
+    """Link function that maps a negative cost T to -|T|^power."""
 
     power: float
 
@@ -92,7 +92,7 @@ class LinkPlusLogCost(Link):
 
 @dataclass(frozen=True)
 class LogSoftplus(Link):
-    """Link h(T) = log log(1 + e^T), for the logistic loss."""
+    """Link function h(T) = log log(1 + e^T), for the logistic loss."""
 
     def value(self, t: Tensor) -> Tensor:
         # Below -37, log(1 + e^T) is e^T in double precision, and may underflow: its logarithm is T itself. e^-37 is
@@ -103,7 +103,7 @@ class LogSoftplus(Link):
 
 @dataclass(frozen=True)
 class LogOfFunction(Link):
-    """Link function log psi(T) of T = -cost, minus infinity where psi <= 0."""
+    """Link function h(T) = log psi(T), minus infinity where psi is not positive."""
 
     psi: Callable[[Tensor], Tensor]
 
@@ -116,7 +116,7 @@ class LogOfFunction(Link):
 @accept_deprecated_keywords(power="factor")
 @dataclass(frozen=True)
 class ScaledLog(Link):
-    """Link function factor * log T of T = -cost, minus infinity where T <= 0."""
+    """Link function h(T) = factor * log T, minus infinity where T <= 0."""
 
     factor: float = 1.0
 
@@ -127,7 +127,7 @@ class ScaledLog(Link):
 @accept_deprecated_keywords(power="factor")
 @dataclass(frozen=True)
 class ScaledLog1p(Link):
-    """Link function factor * log(1 + T) of T = -cost, minus infinity where T <= -1."""
+    """Link function h(T) = factor * log(1 + T), minus infinity where T <= -1."""
 
     factor: float = 1.0
 
