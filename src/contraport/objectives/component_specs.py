@@ -63,7 +63,7 @@ def replace_components(
     divergence: str | None = None,
     constraint: str | None = None,
 ) -> Objective:
-    """Return an objective with components replaced by strings such as ``rince:q=0.5``.
+    """Return an objective with components replaced by those that strings specify.
 
     The temperature stays, unless the kernel gives another.
 

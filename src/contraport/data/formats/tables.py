@@ -228,7 +228,7 @@ def _read_csv(path: Path, declared_roles: Mapping[str, Any]) -> pa.Table:
 
 
 def _parse_csv(path: Path, *, text_columns_to_read: Sequence[str] | None = None) -> pa.Table:
-    """Parse all columns of a `.csv` file, or only some, which stay text."""
+    """Parse a `.csv` file with inferred types, or only some columns as text."""
     # Types are inferred from the first block, so one block for all.
     block = min(path.stat().st_size + 1, _MAX_BLOCK_BYTES)
     types = dict.fromkeys(text_columns_to_read or (), pa.string())  # none: all columns, with types inferred
