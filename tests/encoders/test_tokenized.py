@@ -435,7 +435,7 @@ def test_rejects_unknown_pooling_and_other_encoders(folder):
         build_encoder(f"{folder}@middle", ())
     with raises_usage_error("init.other_encoder", "'mlp'"):
         read_initial_weights(folder, "mlp")
-    with raises_usage_error("encoder.shape", "--encoder.text"):
+    with raises_usage_error("encoder.shape", "'text'"):
         build_encoder(str(folder), (3, 32, 32))
     with raises_usage_error("encoder.unknown"):
         build_encoder(str(folder.parent), (3, 32, 32))
