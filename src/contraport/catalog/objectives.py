@@ -251,7 +251,7 @@ def nt_xent(temperature: TemperatureLike = 0.5) -> Loss:
     r"\mathrm{KL}(\tilde P \mid P),\; \tilde P_{ij} = \tfrac{[y_i = y_j]}{2n\,|P(i)|}",
 )
 def sup_con(temperature: TemperatureLike = 0.1, layout: str = "joint") -> Loss:
-    """SupCon: positives are all embeddings of the same class; needs ``labels=``.
+    """SupCon: positives are all embeddings of the same class (``labels=``).
 
     Accepts any number of views, including one.
 
@@ -948,7 +948,7 @@ def hard_negative(temperature: TemperatureLike = 0.5, beta: float = 1.0, prior: 
     r"\mathrm{KL}(\tilde P \mid P),\; \tilde P_{ij} = \tfrac1{2n} \mathrm{softmax}_j(g_{ij}/\tau_t),\; i \neq j",
 )
 def x_clr(temperature: TemperatureLike = 0.1, teacher_temperature: float = 0.1) -> Loss:
-    """X-CLR: NT-Xent with soft targets from a teacher's similarities; needs ``features=``.
+    """X-CLR: NT-Xent with soft targets from a teacher's similarities (``features=``).
 
     Args:
         temperature: in units of the cosine.
@@ -969,7 +969,7 @@ def x_clr(temperature: TemperatureLike = 0.1, teacher_temperature: float = 0.1) 
     r"\text{InfoNCE over } j = i \text{ or } g_{ij} \leq g_{ii} - m,\; g \text{ a teacher's cosine}",
 )
 def guided(temperature: TemperatureLike = 0.1, margin: float = 0.0, layout: str = "cross") -> Loss:
-    """GISTEmbed: InfoNCE without negatives that a teacher rates above the positive; needs ``features=``.
+    """GISTEmbed: InfoNCE without negatives that a teacher (``features=``) rates above the positive.
 
     The paper's loss goes in one direction, and has the pairs within each view in the same denominator.
 
@@ -991,7 +991,7 @@ def guided(temperature: TemperatureLike = 0.1, margin: float = 0.0, layout: str 
     r"\log\Big(1 + \sum_{y_i > y_j} e^{(s_{jj} - s_{ii})/\tau}\Big)",
 )
 def cosent(temperature: TemperatureLike = 0.05) -> Loss:
-    """CoSENT: makes similarities rank pairs in the order of target scores; needs ``weights=``.
+    """CoSENT: ranks pairs by similarity in the order of their grades (``weights=``).
 
     The weights are the target scores, of which only the order counts. Items are not negatives of each other.
 
@@ -1012,7 +1012,7 @@ def cosent(temperature: TemperatureLike = 0.05) -> Loss:
     r"\text{as cosent, with } s = |\cos(e^{-i\pi/4} z, z')|,\; z \in \mathbb{C}^{d/2}",
 )
 def angle(temperature: TemperatureLike = 0.0354) -> Loss:
-    """AnglE: CoSENT with angles between complex embeddings; needs ``weights=``.
+    """AnglE: CoSENT with angles between complex embeddings (``weights=``).
 
     The weights are the target scores. The paper adds it to `cosent` and to InfoNCE, which `SumLoss` does.
 
@@ -1035,7 +1035,7 @@ def angle(temperature: TemperatureLike = 0.0354) -> Loss:
     r"\mathrm{mean}_j e^{s_{ij}/\tau}",
 )
 def sog_clr(temperature: TemperatureLike = 0.1, items: int = 1 << 17, momentum: float = 0.1) -> Loss:
-    """SogCLR for small batches: DCL with moving-average denominators; needs ``ids=``.
+    """SogCLR for small batches: DCL with a moving average of each item's denominator (``ids=``).
 
     Args:
         temperature: in units of the cosine.

@@ -74,10 +74,10 @@ def _build_rows(what: str) -> list[dict[str, str]]:
 def _name_command_options(summary: str) -> str:
     """Replace keywords such as ``weights=`` in a summary by command-line options.
 
-    >>> _name_command_options("CoSENT; needs ``weights=``."), _name_command_options("SogCLR; needs ``ids=``.")
-    ('CoSENT; needs --sample_weight.', 'SogCLR.')
+    >>> _name_command_options("CoSENT (``weights=``)."), _name_command_options("SogCLR (``ids=``).")
+    ('CoSENT (--sample_weight).', 'SogCLR.')
     """
-    summary = summary.replace("; needs ``ids=``", "").replace("``labels=``", "labels")
+    summary = summary.replace(" (``ids=``)", "").replace("``labels=``", "labels")
     return summary.replace("``features=``", "--teacher").replace("``weights=``", "--sample_weight")
 
 
