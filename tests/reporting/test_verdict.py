@@ -1,5 +1,6 @@
 """Verdict sentences and marked cells of the table of results."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -163,9 +164,10 @@ def test_lowest_value_is_best_if_lower_is_better(make_run):
 
 def test_counts_metrics_on_which_each_run_is_better(make_run):
     one, two = make_run("one"), make_run("two")
-    keys = ("linear_probe", "knn", "few_shot@1", "few_shot@5", "uniformity", "hubness", "effective_rank")
+    keys = ("linear_probe", "knn", "few_shot@1", "few_shot@5", "recall@1", "recall@5", "recall@10")
+    keys += ("uniformity", "hubness", "effective_rank")
     low = {"linear_probe": 0.01, "knn": -0.03, "few_shot@1": 0.01, "few_shot@5": -0.03}
-    low |= {"hubness": -0.03, "uniformity": 0.1}
+    low |= {"recall@5": 0.01, "recall@10": 0.02, "hubness": -0.03, "uniformity": 0.1}
     for run, other, sign in ((one, two, 1), (two, one, -1)):
         write_evaluation(run, 0.9)
         evaluation = run.evaluation()
@@ -179,8 +181,10 @@ def test_counts_metrics_on_which_each_run_is_better(make_run):
         }
         write_json(run.evaluation_path, evaluation)
     sentences = compose_verdict_sentences(load_runs([one, two]))
-    text = "Of 5 metrics one is significantly better on 2 (linear probe and hubness), two is significantly better on 2 "
-    assert text + "(kNN and uniformity)." in sentences, "expected no count of the metrics on few labels"
+    (sentence,) = (sentence for sentence in sentences if sentence.startswith("Of 6 metrics"))
+    one_list, two_list = re.findall(r"(?:one|two) is significantly better on \d \((.*?)\)", sentence)
+    assert one_list.split("; ") == ["linear probe", "recall@5 and 10", "hubness"], "not on few labels, nor on recall@1"
+    assert two_list.split("; ") == ["kNN", "uniformity"]
 
 
 def test_runs_evaluated_separately_get_a_command(make_run):

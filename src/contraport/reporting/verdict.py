@@ -149,25 +149,29 @@ def _summarize_significant_differences(one: ReportedRun, other: ReportedRun) -> 
         if metric.better_direction != "neither"
         and (gain := _find_difference_positive_if_better(metric, one, other)) is not None
     }
-    titles = combined_titles_by_name(gains)
-    if len(titles) <= MAX_VERDICT_METRICS:  # the sentences on the headline metrics cover them
+    families = {metric: metric.key.partition("@")[0] for metric in gains}
+    count = len({*families.values()})
+    if count <= MAX_VERDICT_METRICS:  # the sentences on the headline metrics cover them
         return None
-    # A family with significant gains of both signs counts for neither run.
-    signs: dict[str, set[bool]] = {family: set() for family in titles}
+    signs: dict[str, set[bool]] = {family: set() for family in families.values()}
     for metric, gain in gains.items():
         if gain.is_significant:
-            signs[metric.key.partition("@")[0]].add(gain.value > 0)
+            signs[families[metric]].add(gain.value > 0)
+    # A family with significant gains of both signs counts for neither run.
     better = {
-        run: [lower_first_letter(titles[family]) for family in titles if signs[family] == {sign}]
+        run: combined_titles_by_name(
+            metric for metric, gain in gains.items() if gain.is_significant and signs[families[metric]] == {sign}
+        )
         for run, sign in ((one.name, True), (other.name, False))
     }
     if not any(better.values()):
-        return f"On none of {len(titles)} metrics is one of the two significantly better."
+        return f"On none of {count} metrics is one of the two significantly better."
+    lists = {run: "; ".join(map(lower_first_letter, titles.values())) for run, titles in better.items()}
     parts = [
-        f"{run} is significantly better on {len(of)} ({join_names(of)})" if of else f"{run} on none"
-        for run, of in sorted(better.items(), key=lambda part: -len(part[1]))
+        f"{run} is significantly better on {len(titles)} ({lists[run]})" if titles else f"{run} on none"
+        for run, titles in sorted(better.items(), key=lambda part: -len(part[1]))
     ]
-    return f"Of {len(titles)} metrics {parts[0]}, {parts[1]}."
+    return f"Of {count} metrics {parts[0]}, {parts[1]}."
 
 
 def _describe_baseline_comparison(metric: Metric, run: ReportedRun) -> str:
