@@ -172,7 +172,7 @@ class PlanScores(AuditCallback):
 
     def _score_pairs_decoys_fresh_decoys(self) -> tuple[Tensor, Tensor, Tensor]:
         paired, decoys = self.extract_paired_features(), self._dataset.decoy_pairs
-        partners = self._draw_untrained_partners_of_decoys("audit.fresh_mismatches")
+        partners = self._draw_fresh_wrong_partners_of_decoys("audit.fresh_mismatches")
         differ = partners != decoys.first
         fresh = PairIndices(decoys.first[differ], partners[differ])
         pairs = PairIndices(*map(torch.cat, zip(paired.observed_pair_indices, decoys, fresh, strict=True)))

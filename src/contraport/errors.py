@@ -76,10 +76,10 @@ def hint_on_error(command: str) -> Iterator[None]:
         raise
 
 
-def add_hint_if_missing(error: UsageError | FloatingPointError, command: str) -> None:
+def add_hint_if_missing(error: UsageError | FloatingPointError, help_command: str) -> None:
     """Add a note with a help command to an error without notes."""
     if not getattr(error, "__notes__", ()):
-        error.add_note(f"More: {command}")
+        error.add_note(f"More: {help_command}")
 
 
 @contextmanager

@@ -143,7 +143,7 @@ def test_raw_inputs_lack_weights_and_objective() -> None:
     ],
 )
 def test_mutual_information_requires_info_nce(objective, temperature: float | None) -> None:
-    assert build_context(objective=objective).temperature_if_info_nce == temperature
+    assert build_context(objective=objective).temperature_if_trained_by_cosine_info_nce == temperature
 
 
 def test_deprecated_names_of_the_context() -> None:

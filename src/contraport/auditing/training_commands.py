@@ -63,7 +63,7 @@ def compose_next_commands(
         return (compose(),)
     if result.clean_files:
         return tuple(
-            compose(suffix=f"-{path.stem}", **_build_cleaned_data_options(path, data_options, view_indices))
+            compose(suffix=f"-{path.stem}", **_build_cleaned_or_weighted_data(path, data_options, view_indices))
             for path in result.clean_files[:2]
         )
     repeated = {"resume": True, "out": explicit.get("out")}
@@ -77,7 +77,9 @@ def compose_next_commands(
         ), f"contraport audit {format_options(**repeated, drop=True)}"
 
 
-def _build_cleaned_data_options(path: Path, data_options: Mapping[str, Any], view_indices: list[int]) -> dict[str, Any]:
+def _build_cleaned_or_weighted_data(
+    path: Path, data_options: Mapping[str, Any], view_indices: list[int]
+) -> dict[str, Any]:
     """Return training options that load cleaned data or sample weights."""
     source = Path(str(data_options["data"]))
     if path.suffix == ".npy":  # weights alone

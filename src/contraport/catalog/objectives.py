@@ -87,7 +87,7 @@ _DHEL_CITATION = (
 
 
 def register_objective(citation: str, formula: str) -> Callable[[Callable[P, Loss]], Callable[P, Loss]]:
-    """Decorator that registers a builder under its function name, hyphenated.
+    """Decorator that wraps a builder and registers it under its hyphenated function name.
 
     A ``temperature`` argument then accepts a number, or a tensor of one element that a model owns. ``"learn"`` makes it
     a parameter of the objective that starts at the default, ``"learn:0.07"`` at another value.

@@ -370,7 +370,7 @@ def _build_comparison(
         entries=build_table_entries(grid, results),
         claim_verdicts=judge_claims(grid, results),
         epoch_means=compute_seed_means_by_epoch(grid, results),
-        reference_metrics=_reference_metrics_by_name_and_column(grid, results),
+        reference_metrics=_untrained_and_raw_metrics_by_name_and_column(grid, results),
         search_spaces={
             row.name: {
                 key: f"{one.low:g} to {one.high:g}" for key, one in build_search_space(row, grid.common_options).items()
@@ -418,7 +418,7 @@ def _build_results_where_all_trials_failed(
     return failed_cells
 
 
-def _reference_metrics_by_name_and_column(
+def _untrained_and_raw_metrics_by_name_and_column(
     grid: Grid, results: JobAndResultByRowColumnSeed
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Return metrics of untrained encoders and raw inputs, by name and column.

@@ -372,7 +372,7 @@ def load_suite(suite: str | Path) -> dict[str, Any]:
 
 
 def parse_claim(value: Any) -> Claim:
-    """Parse a claim that some rows of a comparison are better than another.
+    """Parse a claim that some rows of a comparison are better than another row.
 
     Raises:
         UsageError: missing or unknown keys, or wrong values.

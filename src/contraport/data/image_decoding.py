@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class ImageFiles(ItemFilesOrBytes):
+class ImageFilePaths(ItemFilesOrBytes):
     """Encoded images in files, listed by path."""
 
     files: tuple[str, ...]  # strings need less memory than Path objects
@@ -42,8 +42,8 @@ class ImageFiles(ItemFilesOrBytes):
     def __getitem__(self, position: int) -> Path:
         return Path(self.files[position])
 
-    def subset(self, positions: PositionArray) -> ImageFiles:
-        return ImageFiles(tuple(self.files[position] for position in positions.tolist()))
+    def subset(self, positions: PositionArray) -> ImageFilePaths:
+        return ImageFilePaths(tuple(self.files[position] for position in positions.tolist()))
 
     def describe_item_location(self, position: int) -> str:
         return self.files[position]

@@ -37,7 +37,7 @@ from contraport.engine.pytree import TreeStructure, unflatten
 MAX_CG_STEPS = 500
 """Maximum number of conjugate gradient steps; the gradient is then returned as it is, with a warning."""
 
-_AXES: tuple[AxisName, AxisName] = ("rows", "columns")
+_STORED_AXIS_ORDER: tuple[AxisName, AxisName] = ("rows", "columns")
 """Axes in the order in which marginals, potentials and slopes are stored."""
 
 
@@ -155,7 +155,8 @@ class FixedPointOperation(Operation):
             s = at.geometry.dense()
             log_sums = row_log_sum_exp(s + g, 0), row_log_sum_exp((s + f[:, None]).T, 0)
             return [
-                at.relaxation.damped_clamped_potential(k, _AXES[k], at.log_marginals[k], log_sums[k]) for k in range(2)
+                at.relaxation.damped_clamped_potential(k, axis, at.log_marginals[k], log_sums[k])
+                for k, axis in enumerate(_STORED_AXIS_ORDER)
             ]
 
         return differentiable_gradients(equations, tensors, [u, v], args.needs_grad)
@@ -169,7 +170,7 @@ class FixedPointOperation(Operation):
 
 
 class _FixedPoint(NamedTuple):
-    """Converged Sinkhorn potentials, and their gradients from the loss."""
+    """Converged Sinkhorn potentials, and the gradients of the loss with respect to them."""
 
     potentials: tuple[Tensor, Tensor]
     log_sums: tuple[Tensor, Tensor]
@@ -180,8 +181,8 @@ class _FixedPoint(NamedTuple):
     def half_step_derivatives_in_log_marginals(self) -> tuple[Tensor, Tensor]:
         """Return each potential's derivative with respect to its log marginal, (N,) and (M,)."""
         s, t = (
-            self.relaxation.derivative_in_log_marginal(k, _AXES[k], self.log_marginals[k], self.log_sums[k])
-            for k in range(2)
+            self.relaxation.derivative_in_log_marginal(k, axis, self.log_marginals[k], self.log_sums[k])
+            for k, axis in enumerate(_STORED_AXIS_ORDER)
         )
         return s, t
 

@@ -397,7 +397,7 @@ class RingPairPasses(PairPasses):
             yield visit, self.visit_passes_class(geometry, _SINGLE_PROCESS, (), self.operand_dtype)
 
     def _terms_in_owner_order(self, terms: Sequence[WeightTerm]) -> list[WeightTerm]:
-        """Sort rows and columns of the pair-weight summands by owning process."""
+        """Return the pair-weight terms with rows and columns sorted by owning process."""
         rows, columns = self.rows.sort_rows_by_process, self.columns.sort_rows_by_process
         return [
             WeightTerm(rows(a), columns(b), axis, rows(factor) if axis == "rows" else columns(factor))

@@ -92,7 +92,7 @@ class _AllOrSelectedViewsFeatureTransformer(TransformerMixin, BaseEstimator):
         """Return the name of each feature that `transform` computes."""
         if self.views is None:
             return self.encoder.get_feature_names_out(input_features)
-        return self.encoder._name_features_by_view(self.views)
+        return self.encoder._name_output_features_of_views(self.views)
 
 
 class ContrastiveEncoder(_UnwrappedTransform, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -256,9 +256,9 @@ class ContrastiveEncoder(_UnwrappedTransform, ClassNamePrefixFeaturesOutMixin, T
         check_is_fitted(self, "training_module_")
         if not self._names:
             return cast(NDArray[np.object_], super().get_feature_names_out(input_features))
-        return self._name_features_by_view(self._model.representation_views)
+        return self._name_output_features_of_views(self._model.representation_views)
 
-    def _name_features_by_view(self, views: Sequence[int]) -> NDArray[np.object_]:
+    def _name_output_features_of_views(self, views: Sequence[int]) -> NDArray[np.object_]:
         """Return the feature names of the given views, such as contrastiveencoder_sound_7."""
         prefix = type(self).__name__.lower()
         part = self._model.representation_part

@@ -271,7 +271,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         for iteration in self._progress_bars.track(range(1, self.max_iter + 1), type(self).__name__, self.max_iter):
             exaggerated = iteration <= 250  # as in the original implementation
             if iteration == 251 and isinstance(optimizer, _MomentumWithGains):
-                optimizer.end_early_exaggeration()
+                optimizer.start_late_phase_and_restart_if_collapsed()
             embedding = embed()
             loss = (early if exaggerated else late)(embedding)
             value, size = loss.item(), embedding.detach().std().item()
@@ -406,7 +406,7 @@ class _MomentumWithGains(torch.optim.Optimizer):
         self._initial = [parameter.detach().clone() for parameter in parameters]
 
     @torch.no_grad()
-    def end_early_exaggeration(self) -> None:
+    def start_late_phase_and_restart_if_collapsed(self) -> None:
         """Switch to the late learning rate and momentum, and restart if points collapsed.
 
         With a perplexity near the number of items all of them are neighbors, and exaggerated attraction draws them to

@@ -180,7 +180,7 @@ def _embed_to_file(options: EmbedOptions, out: Path, output_function: Callable[.
     loader_config = LoaderConfig(options.batch_size, device, options.num_workers, bars)
     model_output = None if output_function is None else partial(output_function, model)
     with open_temporary_feature_buffer(path) as buffer:
-        for dataset in _slice_datasets_for_rank(datasets, rank, num_processes):
+        for dataset in _slice_concatenated_datasets_for_rank(datasets, rank, num_processes):
             for features, batch in iter_embedded_batches(
                 model, dataset, build_unaugmented_views(settings, dataset), loader_config, model_output
             ):
@@ -244,7 +244,7 @@ def _select_view_of_distinct_items(
     return distinct
 
 
-def _slice_datasets_for_rank(datasets: Sequence[Dataset], rank: int, num_processes: int) -> list[Dataset]:
+def _slice_concatenated_datasets_for_rank(datasets: Sequence[Dataset], rank: int, num_processes: int) -> list[Dataset]:
     """Return the slices of the datasets that process `rank` embeds."""
     if num_processes == 1:
         return list(datasets)

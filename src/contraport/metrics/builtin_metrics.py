@@ -379,7 +379,7 @@ def zero_shot_accuracy_per_item(context: EvalContext) -> ItemValueArray:
         REQUIRES_COMPARABLE_VIEWS,
         REQUIRES_STORED_AUGMENTATION,
         Requirement(
-            lambda context: context.temperature_if_info_nce is not None,
+            lambda context: context.temperature_if_trained_by_cosine_info_nce is not None,
             "the objective is not InfoNCE",
             is_rarely_met=True,
         ),
@@ -390,10 +390,12 @@ def mutual_information_bound_result(context: EvalContext) -> MetricResult:
     """InfoNCE lower bound on the mutual information of two views.
     It is log n minus the InfoNCE loss on all n test items.
     """
-    assert context.temperature_if_info_nce is not None
+    assert context.temperature_if_trained_by_cosine_info_nce is not None
     positions = context.retrieval_sample_positions
     values = retrieval_ranks.symmetric_log_match_probability(
-        *context.test_random_view_projector_outputs, context.temperature_if_info_nce, positions=positions
+        *context.test_random_view_projector_outputs,
+        context.temperature_if_trained_by_cosine_info_nce,
+        positions=positions,
     )
     return intervals.MetricResult(math.log(len(context.test)) + values, positions=positions)
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 @keep_deprecated_attributes(
     device="encoder_device",
+    temperature_if_info_nce="temperature_if_trained_by_cosine_info_nce",
     num_classes="num_train_classes",
     truncate="with_truncated_features",
     train_x="train_features",
@@ -157,7 +158,7 @@ class EvalContext:
         return {True, False} <= {shape == TEXT_SHAPE for shape in self.encoder.shapes} and len(self.encoder.towers) > 1
 
     @property
-    def temperature_if_info_nce(self) -> float | None:
+    def temperature_if_trained_by_cosine_info_nce(self) -> float | None:
         """Temperature of the objective if it is InfoNCE on cosines, otherwise None."""
         loss, is_trained = self.objective, not isinstance(self.encoder, RawInputEncoder)
         if isinstance(loss, Objective) and loss.is_info_nce and loss.kernel.cost == "cosine":

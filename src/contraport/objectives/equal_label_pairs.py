@@ -52,7 +52,7 @@ def log_sum_exp_by_group(groups: Tensor, values: Tensor, num_groups: int) -> Ten
 
 
 @dataclass(frozen=True, eq=False)
-class SignedLabelEquality:
+class SignedEqualLabelPairs:
     """Set of pairs with equal labels, added to or subtracted from a `PairSet`.
 
     Labels are (N, k) and (M, k); k = 0 is the set of all pairs.
@@ -86,14 +86,14 @@ class SignedLabelEquality:
         self._cached_group_indices.append(result)
         return result
 
-    def __and__(self, other: SignedLabelEquality) -> SignedLabelEquality:
+    def __and__(self, other: SignedEqualLabelPairs) -> SignedEqualLabelPairs:
         sign = self.sign * other.sign
         for labels, others in ((self, other), (other, self)):
             if others.row_labels.shape[1] == 0:  # nothing to copy
-                return SignedLabelEquality(sign, labels.row_labels, labels.column_labels)
+                return SignedEqualLabelPairs(sign, labels.row_labels, labels.column_labels)
         rows = torch.cat([self.row_labels, other.row_labels], 1)
         same = self.row_labels is self.column_labels and other.row_labels is other.column_labels
-        return SignedLabelEquality(
+        return SignedEqualLabelPairs(
             sign, rows, rows if same else torch.cat([self.column_labels, other.column_labels], 1)
         )
 
@@ -105,7 +105,7 @@ class PairSet:
     The first matrix has sign 1.
     """
 
-    summands: tuple[SignedLabelEquality, ...]
+    summands: tuple[SignedEqualLabelPairs, ...]
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -116,11 +116,15 @@ class PairSet:
     def all_pairs(
         cls, items: tuple[Tensor, Tensor], *, excluded_by: Sequence[LabelExclusion | SimilarityExclusion] = ()
     ) -> PairSet:
-        """Build the set of all row-column pairs except those that masks exclude."""
+        """Build the set of all row-column pairs except those that masks exclude.
+
+        Raises:
+            UsageError: a mask is a `SimilarityExclusion`, which is not by equal labels.
+        """
         rows, columns = items
         empty = torch.empty(len(rows), 0, dtype=torch.long, device=rows.device)
         others = empty if rows is columns else torch.empty(len(columns), 0, dtype=torch.long, device=columns.device)
-        pairs = cls((SignedLabelEquality(1, empty, others),))
+        pairs = cls((SignedEqualLabelPairs(1, empty, others),))
         for mask in excluded_by:
             if not isinstance(mask, LabelExclusion):
                 raise UsageError(
@@ -138,7 +142,7 @@ class PairSet:
     def from_equal_labels(cls, labels: tuple[Tensor, Tensor]) -> PairSet:
         """Build the set of pairs whose row and column have equal integer labels."""
         rows = labels[0].long()[:, None]
-        return cls((SignedLabelEquality(1, rows, rows if labels[0] is labels[1] else labels[1].long()[:, None]),))
+        return cls((SignedEqualLabelPairs(1, rows, rows if labels[0] is labels[1] else labels[1].long()[:, None]),))
 
     def __and__(self, other: PairSet) -> PairSet:
         return PairSet(tuple(a & b for a in self.summands for b in other.summands))
@@ -147,17 +151,17 @@ class PairSet:
         """Return the pairs of this set that are not in the other."""
         both = self & other
         return PairSet(
-            self.summands + tuple(SignedLabelEquality(-e.sign, e.row_labels, e.column_labels) for e in both.summands)
+            self.summands + tuple(SignedEqualLabelPairs(-e.sign, e.row_labels, e.column_labels) for e in both.summands)
         )
 
     def take_rows(self, rows: slice) -> PairSet:
         """Return the pair set restricted to some of its rows."""
-        return PairSet(tuple(SignedLabelEquality(e.sign, e.row_labels[rows], e.column_labels) for e in self.summands))
+        return PairSet(tuple(SignedEqualLabelPairs(e.sign, e.row_labels[rows], e.column_labels) for e in self.summands))
 
     def take_rows_and_columns(self, rows: Indices, columns: Indices) -> PairSet:
         """Return the pair set restricted to some of its rows and columns."""
         return PairSet(
-            tuple(SignedLabelEquality(e.sign, e.row_labels[rows], e.column_labels[columns]) for e in self.summands)
+            tuple(SignedEqualLabelPairs(e.sign, e.row_labels[rows], e.column_labels[columns]) for e in self.summands)
         )
 
     def apply(self, y: Tensor) -> Tensor:
@@ -190,4 +194,4 @@ class PairSet:
     @property
     def T(self) -> PairSet:
         """Set of pairs with rows and columns exchanged."""
-        return PairSet(tuple(SignedLabelEquality(e.sign, e.column_labels, e.row_labels) for e in self.summands))
+        return PairSet(tuple(SignedEqualLabelPairs(e.sign, e.column_labels, e.row_labels) for e in self.summands))

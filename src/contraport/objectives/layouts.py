@@ -200,7 +200,7 @@ class PairPattern:
         )
 
     def row_and_column_shards(self, item_counts: tuple[int, ...]) -> tuple[Shards, Shards]:
-        """Return the distribution of rows and of columns over processes."""
+        """Return how the rows and the columns are divided among processes."""
 
         def distribute() -> tuple[Shards, Shards]:
             rows = Shards.assign_rows_by_item(self.row_items, item_counts)

@@ -83,16 +83,16 @@ class ReportedRun:
         value = self.values_by_encoder.get(row, {}).get(key)
         return None if value is None else float(value)
 
-    def find_stored_difference(self, other: str | ReportedRun, key: str) -> Difference | None:
+    def find_stored_difference(self, baseline_or_run: str | ReportedRun, key: str) -> Difference | None:
         """Find the stored difference in a metric from a baseline or another run.
 
         None unless both were evaluated together on the same items. Another run is found by its values, as its folder
         may have moved; if it was evaluated again, stored differences from its older values no longer match.
         """
         stored = {row: of[key] for row, of in self.evaluation.get("differences", {}).items() if key in of}
-        if isinstance(other, str):
-            return Difference(**stored[other]) if other in stored else None
-        own, others = self.values_by_encoder.get("trained", {}), other.values_by_encoder.get("trained", {})
+        if isinstance(baseline_or_run, str):
+            return Difference(**stored[baseline_or_run]) if baseline_or_run in stored else None
+        own, others = self.values_by_encoder.get("trained", {}), baseline_or_run.values_by_encoder.get("trained", {})
         if key not in own or key not in others:
             return None
         expected = own[key] - others[key]
@@ -101,7 +101,7 @@ class ReportedRun:
             for row, difference in stored.items()
             if row not in BASELINE_TITLES and math.isclose(difference["value"], expected, rel_tol=0, abs_tol=1e-12)
         ]
-        rows.sort(key=lambda row: (row != other.path, Path(row).name != Path(other.path).name))
+        rows.sort(key=lambda row: (row != baseline_or_run.path, Path(row).name != Path(baseline_or_run.path).name))
         return Difference(**stored[rows[0]]) if rows else None
 
     @property

@@ -18,7 +18,7 @@ from contraport._utils.formatting import format_options, join_names
 from contraport._utils.notebook_tables import format_html_rows
 from contraport._utils.text_bytes import TEXT_SHAPE
 from contraport.data import Dataset, from_arrays
-from contraport.data.image_decoding import IMAGE_SUFFIXES, ImageFiles, decode_images, find_decoding_error_message
+from contraport.data.image_decoding import IMAGE_SUFFIXES, ImageFilePaths, decode_images, find_decoding_error_message
 from contraport.data.stores import DecodingStore
 from contraport.embedding import LoaderConfig, check_views_fit_model, embed_items_as_vectors, extract_item_features
 from contraport.encoders import Model, kind_from_shape
@@ -419,7 +419,7 @@ def _load_query_file_as_dataset(path: Path, model: Model) -> Dataset:
     if size is None:
         message = f"query: the encoder takes items of shape {model.shapes}, not square images; got {path}."
         raise UsageError(message, kind="shape")
-    images = ImageFiles((str(path),))
+    images = ImageFilePaths((str(path),))
     problem = find_decoding_error_message(images, 0)
     check(problem is None, f"query: {path} cannot be read as an image: {problem}.", "unreadable")
     item = Dataset(DecodingStore(images, (3, size, size), decode_images), name=str(path), split="test")

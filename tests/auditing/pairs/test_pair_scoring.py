@@ -14,7 +14,7 @@ from contraport.auditing.pairs.canonical_maps import (
     NUM_FOLDS,
     RIDGE,
     find_width_reduction_note,
-    truncated_svd,
+    svd_without_negligible_correlations,
 )
 from contraport.auditing.pairs.pair_scoring import (
     MARGINAL_RELAXATION,
@@ -252,7 +252,7 @@ def test_decomposition_agrees_with_singular_values(rows: int, columns: int, rank
     u, v = (np.linalg.qr(random.normal(size=(size, max(rank, 1))))[0] for size in (rows, columns))
     values = np.linspace(0.99, 0.01, rank) if rank else np.zeros(1)
     matrix = torch.from_numpy((u * values @ v.T).astype(np.float32))
-    found_u, result, found_v = truncated_svd(matrix)
+    found_u, result, found_v = svd_without_negligible_correlations(matrix)
     left, singular, right = np.linalg.svd(matrix.double().numpy(), full_matrices=False)
     num_values = len(result)
     assert singular[num_values:].max(initial=0) < 0.3

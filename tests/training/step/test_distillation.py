@@ -20,7 +20,7 @@ from contraport.data import Batch, Dataset, from_arrays
 from contraport.embedding import LoaderConfig
 from contraport.training import train
 from contraport.training.components.teacher_features import get_teacher_features, normalize_and_reduce_by_svd
-from contraport.training.step.step_losses import EmbeddedBatch, QueueDistillationLoss
+from contraport.training.step.step_losses import EmbeddedBatch, FixedTeacherQueueDistillationLoss
 
 
 def build_batch(ids: list[int]) -> Batch:
@@ -47,7 +47,7 @@ def test_value_gradient_and_queue_in_float64() -> None:
     torch.manual_seed(0)
     teacher = torch.randn(12, 5, dtype=torch.float64)
     unit, temperature = F.normalize(teacher, dim=1), 0.2
-    loss = QueueDistillationLoss(contraport.info_nce(temperature, symmetric=False), teacher, 6).double()
+    loss = FixedTeacherQueueDistillationLoss(contraport.info_nce(temperature, symmetric=False), teacher, 6).double()
     history: list[Tensor] = []
     for ids in ([0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [3, 0, 1, 2]):
         queries = [torch.randn(4, 5, dtype=torch.float64, requires_grad=True) for _ in range(2)]
@@ -63,7 +63,7 @@ def test_value_gradient_and_queue_in_float64() -> None:
 
 def test_queue_contains_the_latest_micro_batches() -> None:
     teacher = torch.randn(6, 3)
-    loss = QueueDistillationLoss(contraport.info_nce(0.1, symmetric=False), teacher, 4)
+    loss = FixedTeacherQueueDistillationLoss(contraport.info_nce(0.1, symmetric=False), teacher, 4)
     for ids in ([0, 1], [2, 3], [4, 5]):
         loss(build_embedded_batch(ids, torch.randn(2, 3)))
     loss.after_step()
@@ -72,7 +72,7 @@ def test_queue_contains_the_latest_micro_batches() -> None:
 
 def test_student_equal_to_its_teacher_has_zero_loss() -> None:
     teacher = torch.randn(8, 3)
-    loss = QueueDistillationLoss(contraport.info_nce(0.1, symmetric=False), teacher, 4)
+    loss = FixedTeacherQueueDistillationLoss(contraport.info_nce(0.1, symmetric=False), teacher, 4)
     assert abs(float(loss(build_embedded_batch([0, 1, 2, 3], 2 * teacher[:4])))) < 1e-6
 
 

@@ -138,7 +138,7 @@ def find_principal_directions_if_wide(values: TensorOrComputedRows, pool: Tensor
     return basis
 
 
-def truncated_svd(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def svd_without_negligible_correlations(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return u, singular values and v of a truncated SVD.
 
     For a matrix ``(F, G)`` the shapes are ``(F, r)``, ``(r,)`` and ``(G, r)``. Values that are negligible for canonical
@@ -147,7 +147,7 @@ def truncated_svd(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     are nearly equal.
     """
     if matrix.shape[0] > matrix.shape[1]:
-        v, singular_values, u = truncated_svd(matrix.T)
+        v, singular_values, u = svd_without_negligible_correlations(matrix.T)
         return u, singular_values, v
     exact = matrix.double()
     squares, vectors = torch.linalg.eigh(exact @ exact.T)
@@ -175,7 +175,7 @@ def _fit_maps_and_correlations(
         roots.append(torch.linalg.cholesky(covariance + ridge * identity))
     left = torch.linalg.solve_triangular(roots[0], cross_products / num_pairs, upper=False)
     cross = torch.linalg.solve_triangular(roots[1], left.T, upper=False).T
-    u, correlations, v = truncated_svd(cross)
+    u, correlations, v = svd_without_negligible_correlations(cross)
     # The maps act on rows from the right: x L'^-1 whitens x.
     to_first = torch.linalg.solve_triangular(roots[0].T, u, upper=True)
     to_second = torch.linalg.solve_triangular(roots[1].T, v, upper=True)

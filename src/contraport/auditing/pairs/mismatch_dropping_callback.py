@@ -195,7 +195,7 @@ class MismatchDroppingCallback(Callback, ABC, Generic[AuditStateT]):
         self._positions = self._initial_positions if state is None else state.training_positions
         self._order.fill_epochs_by_repeating(self._positions.numpy())
 
-    def _draw_untrained_partners_of_decoys(self, purpose: str) -> Tensor:
+    def _draw_fresh_wrong_partners_of_decoys(self, purpose: str) -> Tensor:
         """Draw a wrong partner for each decoy, different from that in training, ``(d,)``.
 
         It is the item itself where there is no other.
@@ -301,7 +301,7 @@ class AuditCallback(MismatchDroppingCallback[PairAuditState]):
         self._last_features = paired
         if self.last_state is None and (projection := find_width_reduction_note(paired.features)):
             log.info("Audit: %s.", projection)
-        partners = self._draw_untrained_partners_of_decoys("audit.fresh_mismatches")
+        partners = self._draw_fresh_wrong_partners_of_decoys("audit.fresh_mismatches")
         differ = partners != decoys.first
         fresh = PairIndices(decoys.first[differ], partners[differ])
         pairs = PairIndices(*map(torch.cat, zip(paired.observed_pair_indices, decoys, fresh, strict=True)))

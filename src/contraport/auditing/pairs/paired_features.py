@@ -117,7 +117,7 @@ class PairedFeatures:
         return PairIndices(items, items)
 
     def with_neighbor_pool(self, neighbor_pool: Tensor) -> Self:
-        """Return a copy whose neighbors are searched among the given items only.
+        """Return a copy that looks for neighbors only among the given items.
 
         >>> u = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
         >>> whole = PairedFeatures((u, u))
@@ -187,7 +187,7 @@ class PairedFeatures:
 
     @cached_property
     def pool_neighbors_with_self_by_view(self) -> tuple[Tensor, Tensor]:
-        """Indices of the candidate neighbors nearest to each item, ``(n, k)`` per view."""
+        """Indices of each item's nearest pool items, possibly itself, ``(n, k)`` per view."""
         # Two more than needed: `neighbors_by_view_excluding_members` removes the two members of a pair.
         count = self.num_neighbors + 2
         if self.neighbor_pool is None:

@@ -75,7 +75,7 @@ class ViewPairScores(NamedTuple):
     fresh_decoys: Tensor
 
 
-class ViewAuditCallback(MismatchDroppingCallback[ViewAuditState]):
+class SuspectedViewDroppingCallback(MismatchDroppingCallback[ViewAuditState]):
     """Training callback that scores views between epochs and drops suspected ones."""
 
     @property
@@ -170,7 +170,7 @@ class ViewAuditCallback(MismatchDroppingCallback[ViewAuditState]):
         sources = [features]
         if has_only_vector_views(dataset, max_width=MAX_WIDTH_TO_SCORE_INPUT_VECTORS):
             sources.append(dataset.store.fetch_views(torch.arange(items)))
-        partners = self._draw_untrained_partners_of_decoys("audit.fresh_view_mismatches")
+        partners = self._draw_fresh_wrong_partners_of_decoys("audit.fresh_view_mismatches")
         is_replaced = torch.arange(len(dataset.shapes)) == dataset.replaced_view_indices[:, None]
         members = torch.cat([  # the item that each view comes from
             torch.arange(items)[:, None].expand(-1, len(dataset.shapes)),

@@ -33,7 +33,7 @@ from contraport.data.formats.arrow_columns import (
     read_number_columns,
 )
 from contraport.data.formats.column_roles import ColumnRoles, derive_view_names, infer_roles
-from contraport.data.image_decoding import ImageFiles
+from contraport.data.image_decoding import ImageFilePaths
 from contraport.data.item_metadata import ItemFilesBytesOrStore, ItemMetadata
 from contraport.data.splits import TEST_SPLIT_NAMES, PositionArray, get_test_and_unused_masks
 from contraport.data.stores import ArrayStore, ItemFilesOrBytes, PackedTextStore, Shape, Store
@@ -330,7 +330,7 @@ def _find_image_path_or_number_per_row(
     views: Sequence[ItemFilesBytesOrStore], present: np.ndarray | None, source_rows: PositionArray, table_name: str
 ) -> Sequence[str] | None:
     """Return each row's image path or number, or None without image files."""
-    of_files = [(number, view.files) for number, view in enumerate(views) if isinstance(view, ImageFiles)]
+    of_files = [(number, view.files) for number, view in enumerate(views) if isinstance(view, ImageFilePaths)]
     if not of_files or present is None:
         return of_files[0][1] if of_files else None
     names = np.array([f"{table_name}, row {row}" for row in source_rows.tolist()], dtype=np.object_)
@@ -404,7 +404,7 @@ def _build_view(
             contents = [text or "" for text in get_plain_column(table, names[0]).to_pylist()]
             check_nonblank_texts(f"data: {table_name}: column {names[0]!r}", contents)
             return PackedTextStore.from_texts(contents, f"data: {table_name}: column {names[0]!r}")
-        return ImageFiles(tuple(str(folder / file) for file in read_image_file_names(table, names[0], table_name)))
+        return ImageFilePaths(tuple(str(folder / file) for file in read_image_file_names(table, names[0], table_name)))
     if len(names) == 1 and can_hold_image_bytes(rows.schema.field(names[0])):
         return ImageColumn(rows, names[0], folder, table_name)
     if rows.is_arrow_table:

@@ -127,7 +127,7 @@ def check_no_columns(declared_roles: Mapping[str, Any] | None, data_name: str) -
 
 
 def is_text_column_name(name: str) -> bool:
-    """Return whether a column's name, such as ``caption``, suggests that it contains texts.
+    """Return whether a column's name, such as ``caption``, suggests that it contains text.
 
     >>> is_text_column_name("Caption"), is_text_column_name("city")
     (True, False)
@@ -202,7 +202,7 @@ def _is_row_number_column(schema: pa.Schema, name: str) -> bool:
 def _find_role_column(
     role: str, role_names: Sequence[str], explicit: Mapping[str, Any], names: list[str], table_name: str
 ) -> str | None:
-    """Return the column with a role such as label, declared or inferred, or None."""
+    """Return the declared or inferred column with a role such as label, or None."""
     if role in explicit:
         name = explicit[role]
         if name is not None and name not in names:

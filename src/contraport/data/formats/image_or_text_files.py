@@ -15,7 +15,7 @@ from contraport._utils.text_bytes import check_nonblank_texts
 from contraport.data.array_datasets import factorize
 from contraport.data.dataset import Dataset
 from contraport.data.formats import data_format
-from contraport.data.image_decoding import IMAGE_SUFFIXES, ImageFiles
+from contraport.data.image_decoding import IMAGE_SUFFIXES, ImageFilePaths
 from contraport.data.item_metadata import ItemFilesBytesOrStore, ItemMetadata
 from contraport.data.splits import TEST_SPLIT_NAMES
 from contraport.data.stores import PackedTextStore
@@ -73,7 +73,7 @@ def load_image_or_text_folder(
         contents = [read_text_file(file).strip() for file in files]
         check_nonblank_texts(f"data: {folder}", contents)
         return items.build_dataset(split, [PackedTextStore.from_texts(contents, "data")], view_names=("text",))
-    images, captions = ImageFiles(tuple(files)), _read_captions_unless_few(files, texts, folder)
+    images, captions = ImageFilePaths(tuple(files)), _read_captions_unless_few(files, texts, folder)
     if captions is None:
         return items.build_dataset(split, [images], image_size=image_size)
     nonempty = np.array([bool(caption) for caption in captions])

@@ -315,7 +315,7 @@ def _iterate_documented_functions(library: Path) -> Iterator[StdlibFunctionTexts
             tree = ast.parse(file.read_bytes())
         except (SyntaxError, ValueError, OSError):  # some files are samples of invalid syntax
             continue
-        for node in _iterate_function_definitions(tree):
+        for node in _iterate_functions_and_methods(tree):
             sentence = " ".join((ast.get_docstring(node) or "").split("\n\n")[0].split()).split(". ")[0]
             if len(sentence.split()) >= 3:  # shorter ones hardly describe a function
                 arguments = [argument.arg for argument in node.args.args if argument.arg != "self"]
@@ -325,10 +325,10 @@ def _iterate_documented_functions(library: Path) -> Iterator[StdlibFunctionTexts
                 yield StdlibFunctionTexts(place.parts[0].removesuffix(".py"), phrase, sentence)
 
 
-def _iterate_function_definitions(node: ast.Module | ast.ClassDef) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+def _iterate_functions_and_methods(node: ast.Module | ast.ClassDef) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     """Yield the functions and methods of a module, without nested functions."""
     for part in node.body:
         if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
             yield part
         elif isinstance(part, ast.ClassDef):
-            yield from _iterate_function_definitions(part)
+            yield from _iterate_functions_and_methods(part)

@@ -25,7 +25,7 @@ from contraport.data.formats import FORMATS, find_format
 from contraport.data.formats.array_files import dataset_from_arrays
 from contraport.data.formats.arrow_datasets import TableRows, dataset_from_huggingface, dataset_from_rows
 from contraport.data.formats.column_roles import check_no_columns
-from contraport.data.image_decoding import IMAGE_SUFFIXES, ImageFiles, compute_clipped_median_size, to_square_tensor
+from contraport.data.image_decoding import IMAGE_SUFFIXES, ImageFilePaths, compute_clipped_median_size, to_square_tensor
 from contraport.data.item_metadata import ItemFilesBytesOrStore, ItemMetadata
 from contraport.data.sources.benchmark_data import get_download_folder
 from contraport.data.sources.torch_datasets_and_streams import from_stream, from_torch, is_stream, resize_if_images
@@ -237,7 +237,7 @@ def _build_dataset_from_list(
         items, view = replace(items, data_name="texts"), PackedTextStore.from_texts(data, "data")
     elif all(isinstance(item, str | Path) for item in data):
         files = tuple(map(str, data))
-        items, view = replace(items, data_name="files", keys=files), ImageFiles(files)
+        items, view = replace(items, data_name="files", keys=files), ImageFilePaths(files)
     elif all(isinstance(item, Image.Image) for item in data):
         side = image_size or compute_clipped_median_size([min(image.size) for image in data])
         view = ArrayStore((torch.stack([to_square_tensor(image, side) for image in data]),))

@@ -197,10 +197,10 @@ def rescale_factors_to_first_exponents_kernel(
 
 
 @triton.jit
-def _exponents_minus_first_term(exponents, term, positions, n):
+def _exponents_minus_first_term(exponents_by_term, term_index, positions, n):
     """Return the exponents of a pair-weight summand, minus those of the first."""
-    own = tl.load(exponents + term * n + positions, mask=positions < n, other=0.0)
-    excess = own - tl.load(exponents + positions, mask=positions < n, other=0.0)
+    own = tl.load(exponents_by_term + term_index * n + positions, mask=positions < n, other=0.0)
+    excess = own - tl.load(exponents_by_term + positions, mask=positions < n, other=0.0)
     return tl.where(excess == excess, excess, INFINITY)
 
 

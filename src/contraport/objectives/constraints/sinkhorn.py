@@ -138,7 +138,7 @@ class SinkhornConstraint(Constraint, ABC):
         num_directions = 2 if request.bidirectional else 1
         # The first half-step of a direction reads the potential of its other axis.
         initial = [] if reference is None else list(reference[::-1] if axes[0] == "rows" else reference)
-        steps = _list_half_step_specs(axes, num_directions, bool(initial))
+        steps = _list_half_step_axes_and_inputs(axes, num_directions, bool(initial))
         relaxations, relaxation = [EXACT_MARGINAL], Relaxation(reference_potentials=reference)
         if self._is_relaxed:
             relaxations = [self.marginal_relaxation(axis, temperature) for axis in axes]
@@ -241,7 +241,7 @@ def _build_plan(
 
 
 @cached_until_result_written
-def _list_half_step_specs(
+def _list_half_step_axes_and_inputs(
     half_step_axes: tuple[AxisName, ...], num_directions: int, has_initial_potentials: bool
 ) -> tuple[HalfStepSpec, ...]:
     """Return the axis and the input potential of each half-step, in order.

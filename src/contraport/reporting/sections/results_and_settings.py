@@ -50,7 +50,7 @@ def build_results_section(assets: PageAssets) -> Section:
         "metrics": metrics,
         "notes": notes,
         "differing": [(name, texts) for name, texts in setting_texts_by_name(runs).items() if len(set(texts)) > 1],
-        "differences": _add_run_difference_plots(assets, metrics),
+        "differences": _add_run_difference_plot_per_dataset(assets, metrics),
         "retrieval_metrics": retrieval_metrics,
         "retrieval_cells": [(run, {name: cells(of) for name, of in of_run.items()}) for run, of_run in by_run],
     }
@@ -79,7 +79,7 @@ class DifferencePlot(NamedTuple):
     element: PlotElement
 
 
-def _add_run_difference_plots(assets: PageAssets, metrics: Sequence[Metric]) -> list[DifferencePlot]:
+def _add_run_difference_plot_per_dataset(assets: PageAssets, metrics: Sequence[Metric]) -> list[DifferencePlot]:
     """Add a forest plot of differences between runs for each data set."""
     metrics = [metric for metric in metrics if metric.is_shown_in_percent and metric.better_direction != "neither"]
     result = []

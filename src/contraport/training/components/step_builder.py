@@ -49,10 +49,10 @@ from contraport.training.step.momentum_and_predictor import MomentumEncoder, Pre
 from contraport.training.step.step_losses import (
     AllViewsOrPairwiseLoss,
     CrossViewInputReconstructionLoss,
+    FixedTeacherQueueDistillationLoss,
     ObjectiveStepLoss,
     PrototypeLoss,
     QueryKeyLoss,
-    QueueDistillationLoss,
     StepLoss,
     get_forward_parameter_names,
 )
@@ -360,7 +360,7 @@ def _build_objective_loss(
     if settings.prototypes == PROTOTYPES_FROM_TEACHER:
         assert teacher is not None
         queue_size = settings.queue_size or max(1, min(8_192, len(dataset) // 2))
-        loss = QueueDistillationLoss(
+        loss = FixedTeacherQueueDistillationLoss(
             objective, normalize_and_reduce_by_svd(teacher, sizes[0]), queue_size, views=number
         )
     elif settings.prototypes is not None:

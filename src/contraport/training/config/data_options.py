@@ -29,7 +29,7 @@ from contraport.runs.shared_options import num_workers_field
 
 
 def serialize_data_option(data: Any) -> Any:
-    """Return `data` for `config.yaml`, a path unchanged or an object as ``<name>``."""
+    """Return `data` as written to `config.yaml`, where an object becomes ``<name>``."""
     if data is None or isinstance(data, str | Path):
         return to_config_value(data)
     name = getattr(data, "name", None)

@@ -63,7 +63,7 @@ def _build_type_check(required_type: Any) -> OptionCheck:
     return validate
 
 
-def encoder_field(group: str) -> Any:
+def encoder_field(help_group: str) -> Any:
     """Return the dataclass field of the option `encoder`."""
     return option(
         None,
@@ -73,7 +73,7 @@ def encoder_field(group: str) -> Any:
         "for images, mlp for vectors, small-tcn for time series, small-text for texts.",
         # Imported when it is called: it handles modules, and --help needs no torch.
         serialize=lambda encoder: import_object("contraport.encoders:serialize_encoder")(encoder),
-        group=group,
+        group=help_group,
     )
 
 

@@ -366,7 +366,7 @@ class PrototypeLoss(ObjectiveStepLoss):
         self.prototypes.copy_(F.normalize(self.prototypes))
 
 
-class QueueDistillationLoss(ObjectiveStepLoss):
+class FixedTeacherQueueDistillationLoss(ObjectiveStepLoss):
     """Distillation of a teacher's similarities between a batch and recent items in a queue.
 
     The features of the batch and of the most recent items before it are pseudo-classes, each with its own feature as

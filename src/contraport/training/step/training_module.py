@@ -244,7 +244,7 @@ class TrainingModule(nn.Module):
         return loss
 
     def after_step(self, step: int) -> None:
-        """Update the momentum encoder and the loss (memory, prototypes) after an optimizer step."""
+        """Update the momentum encoder and the loss's memory or prototypes after an optimizer step."""
         if self.momentum_encoder is not None:
             self.momentum_encoder.update(self.model, step)
         self.comparison.after_step()
