@@ -15,8 +15,8 @@ from contraport.cli.result_printers import (
 from contraport.comparison.comparison_result import Comparison
 from contraport.comparison.statistics_and_verdicts import TableEntry
 from contraport.evaluation.evaluation_results import (
-    metric_difference_rows,
     metric_rows_of_encoders,
+    metric_rows_of_run_difference,
     metric_rows_with_baselines,
 )
 from contraport.metrics import METRICS
@@ -116,7 +116,7 @@ def test_a_baseline_without_values_has_no_column(before: str) -> None:
 
 def test_differences_of_percentages_are_in_points() -> None:
     difference = {"value": 0.013, "low": -0.004, "high": 0.03}
-    assert metric_difference_rows({"knn": difference, "nmi": difference}) == [
+    assert metric_rows_of_run_difference({"knn": difference, "nmi": difference}) == [
         {"metric": "kNN", "difference": "1.3 points", "95% interval": "-0.4 to 3.0"},
         {"metric": "NMI", "difference": "0.013", "95% interval": "-0.004 to 0.030"},
     ]

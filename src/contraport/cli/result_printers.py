@@ -11,7 +11,7 @@ from rich.table import Table
 
 from contraport._utils.formatting import pluralize
 from contraport._utils.progress import make_console_without_markup
-from contraport.evaluation.evaluation_results import metric_difference_rows, metric_tables_by_title
+from contraport.evaluation.evaluation_results import metric_rows_of_run_difference, metric_tables_by_title
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,7 +90,7 @@ def print_metrics_differences_and_verdict(
     first, *others = results_by_run
     for name in others:
         differences = results_by_run[name]["differences"].get(first, {})
-        if rows := metric_difference_rows({key: differences[key] for key in differences if key in shown[name]}):
+        if rows := metric_rows_of_run_difference({key: differences[key] for key in differences if key in shown[name]}):
             print_table(f"{name} minus {first}, paired by item", rows)
     for sentence in compose_comparison_sentences(runs):
         print(sentence)
@@ -131,7 +131,7 @@ def print_clusters(clusters: Clusters) -> None:
 def print_map(result: Map) -> None:
     """Print the quality and the folder of a two-dimensional map."""
     print(f"{result}.")
-    print(_folder_or_out_hint(result.folder))
+    print(_written_files_line_or_out_hint(result.folder))
 
 
 def print_learned_cost(result: LearnedCost) -> None:
@@ -142,10 +142,10 @@ def print_learned_cost(result: LearnedCost) -> None:
         for number, share in enumerate(result.direction_shares[:5].tolist(), start=1)
     ]
     print_table("strongest pairs of directions", rows)
-    print(_folder_or_out_hint(result.folder))
+    print(_written_files_line_or_out_hint(result.folder))
 
 
-def _folder_or_out_hint(folder: Path | None) -> str:
+def _written_files_line_or_out_hint(folder: Path | None) -> str:
     """Return a line with the output folder, or a hint to pass `--out`."""
     return "No files were written; pass --out FOLDER to write them." if folder is None else f"files: {folder}"
 

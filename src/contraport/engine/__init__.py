@@ -48,7 +48,7 @@ from contraport.engine.kernels import (
     create_shardable_scalar_parameter,
     gather_scalar_parameter,
     normalize,
-    normalized_rows_and_divisors,
+    normalize_rows_by_max_then_norm,
 )
 from contraport.engine.late_interaction import LateInteraction
 from contraport.engine.log_kernels import Indices, LinearOperator, LogKernel, MatrixLogKernel
@@ -73,7 +73,7 @@ __all__ = [
     "cached_until_result_written", "check_not_in_torch_func", "checkpoint_row_blocks", "choose_backend_name",
     "column_log_sums", "communication_dtype", "constant_vector", "create_shardable_scalar_parameter",
     "current_exchange", "disable_autocast_in_own_backward_node", "exchange", "explain_backend", "fixed_plan_row_costs",
-    "gather_scalar_parameter", "is_in_torch_func", "normalize", "normalized_rows_and_divisors", "precision",
+    "gather_scalar_parameter", "is_in_torch_func", "normalize", "normalize_rows_by_max_then_norm", "precision",
     "row_log_sums", "run_half_steps", "run_host_loop", "run_sinkhorn_to_convergence", "traceable_log",
 ]  # fmt: skip
 

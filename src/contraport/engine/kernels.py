@@ -52,7 +52,7 @@ class InitialTemperature(float):
 TemperatureLike: TypeAlias = float | Tensor | Literal["learn"]
 """Temperature argument of a kernel: a number, a tensor that the caller owns, or ``"learn"``."""
 
-LogKernelFromUnit: TypeAlias = Callable[[float | Tensor], LogKernel]
+CostUnitToLogKernel: TypeAlias = Callable[[float | Tensor], LogKernel]
 """Function of a unit u that returns the negative cost in this unit, T = -cost / u, as a log-kernel without a link."""
 
 
@@ -220,7 +220,7 @@ class Kernel(nn.Module, ABC):
         return MatrixLogKernel(matrix, temperature=temperature, cost_unit=cost_unit)
 
     @abstractmethod
-    def log_kernel(self, negative_cost_in_units: LogKernelFromUnit, temperature: float | Tensor) -> LogKernel:
+    def log_kernel(self, negative_cost_in_units: CostUnitToLogKernel, temperature: float | Tensor) -> LogKernel:
         """Build the log-kernel from a function that computes the negative cost.
 
         Args:
@@ -366,7 +366,7 @@ class Gibbs(Kernel):
         check(power == 1 or cost in _DISTANCE_COST_NAMES, message, "conflict")
         self.power = power
 
-    def log_kernel(self, negative_cost_in_units: LogKernelFromUnit, temperature: float | Tensor) -> LogKernel:
+    def log_kernel(self, negative_cost_in_units: CostUnitToLogKernel, temperature: float | Tensor) -> LogKernel:
         if self.power == 1:
             return negative_cost_in_units(temperature)
         # C^p / temperature = (C / temperature^(1/p))^p
@@ -410,7 +410,7 @@ class RationalQuadratic(Kernel):
         check_nonnegative("power", power)
         self.power = power
 
-    def log_kernel(self, negative_cost_in_units: LogKernelFromUnit, temperature: float | Tensor) -> LogKernel:
+    def log_kernel(self, negative_cost_in_units: CostUnitToLogKernel, temperature: float | Tensor) -> LogKernel:
         return negative_cost_in_units(temperature).with_link(PolynomialTailLink(self.power))
 
     def __repr__(self) -> str:
@@ -445,7 +445,7 @@ class StudentT(Kernel):
         check_positive("df", df)
         self.df = df
 
-    def log_kernel(self, negative_cost_in_units: LogKernelFromUnit, temperature: float | Tensor) -> LogKernel:
+    def log_kernel(self, negative_cost_in_units: CostUnitToLogKernel, temperature: float | Tensor) -> LogKernel:
         return negative_cost_in_units(temperature * self.df).with_link(PolynomialTailLink((self.df + 1) / 2))
 
     def __repr__(self) -> str:
@@ -486,12 +486,12 @@ def normalize(z: Tensor, length: float = 1.0) -> Tensor:
     squared length neither overflows nor underflows at any scale, in the value or in the gradient.
     """
     if is_in_torch_func():
-        return normalized_rows_and_divisors(z, length)[0]
+        return normalize_rows_by_max_then_norm(z, length)[0]
     rows: Tensor = _NormalizeRows.apply(z, length)
     return rows
 
 
-def normalized_rows_and_divisors(z: Tensor, length: float) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+def normalize_rows_by_max_then_norm(z: Tensor, length: float) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """Scale rows to norm `length` in two steps, and return the divisors of both.
 
     Each row is divided first by its largest entry, then by the norm of the quotient over `length`, (n, 1) each.
@@ -511,7 +511,7 @@ class _NormalizeRows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, length: float) -> Tensor:
-        rows, (largest, scale) = normalized_rows_and_divisors(z, length)
+        rows, (largest, scale) = normalize_rows_by_max_then_norm(z, length)
         ctx.save_for_backward(z, rows, largest, scale)
         ctx.length = length
         return rows
@@ -522,7 +522,7 @@ class _NormalizeRows(torch.autograd.Function):
         if torch.is_grad_enabled():
 
             def scaled(z: Tensor) -> tuple[Tensor]:
-                return (normalized_rows_and_divisors(z, ctx.length)[0],)
+                return (normalize_rows_by_max_then_norm(z, ctx.length)[0],)
 
             return differentiable_gradients(scaled, [z], [grad_output], [True])[0], None
         # A row keeps its length, so the part of its gradient along itself is projected out.

@@ -31,11 +31,11 @@ from torch import Tensor
 from contraport.distributed import Processes, current_processes
 from contraport.engine.autograd_utilities import autocast_disabled, differentiable_gradients, is_in_torch_func
 from contraport.engine.kernels import (
+    CostUnitToLogKernel,
     Kernel,
-    LogKernelFromUnit,
     TemperatureLike,
     normalize,
-    normalized_rows_and_divisors,
+    normalize_rows_by_max_then_norm,
 )
 from contraport.engine.log_kernels import LOG2E, LogKernel
 from contraport.errors import check, check_integer, check_name, check_positive, is_number
@@ -128,7 +128,7 @@ class LateInteraction(Kernel):
         row, column = (1.0 if price == math.inf else price and price / (price + tau) for price in prices)
         self._matching = SetMatching(tau, row, column, steps, reduction == "mean")
 
-    def log_kernel(self, negative_cost_in_units: LogKernelFromUnit, temperature: float | Tensor) -> LogKernel:
+    def log_kernel(self, negative_cost_in_units: CostUnitToLogKernel, temperature: float | Tensor) -> LogKernel:
         return negative_cost_in_units(temperature)
 
     def similarities(self, x: Tensor, y: Tensor) -> Tensor:
@@ -368,7 +368,7 @@ def _iter_size_sorted_blocks(z: Tensor, max_vectors: int) -> Iterator[_PaddedSet
         # A stable sort moves padding behind the vectors, which keep their order.
         positions = mask[sets].to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :width]
         rows = z[sets[:, None], positions]
-        flat_units, flat_divisors = normalized_rows_and_divisors(rows.flatten(0, 1), 1.0)
+        flat_units, flat_divisors = normalize_rows_by_max_then_norm(rows.flatten(0, 1), 1.0)
         units, *divisors = (part.view(*rows.shape[:2], -1) for part in (flat_units, *flat_divisors))
         present = torch.arange(width, device=z.device) < count[:, None]
         masses = present / count[:, None].to(z.dtype)
@@ -459,7 +459,7 @@ def _write_max_sim_gradient(
     that are sorted by it.
     """
     (n, t, d), (m, s, _) = x.shape, y.shape
-    units, divisors = normalized_rows_and_divisors(x.reshape(-1, d), 1.0)
+    units, divisors = normalize_rows_by_max_then_norm(x.reshape(-1, d), 1.0)
     masses = _nonpadding_mask(x).to(grad_output.dtype)
     masses = masses / masses.sum(1, keepdim=True) if is_mean else masses
     row_gradient = torch.zeros_like(units)
@@ -468,7 +468,7 @@ def _write_max_sim_gradient(
     for left in range(0, m, width):
         block = slice(left, min(left + width, m))
         c = block.stop - left
-        column_units, column_divisors = normalized_rows_and_divisors(y[block].reshape(-1, d), 1.0)
+        column_units, column_divisors = normalize_rows_by_max_then_norm(y[block].reshape(-1, d), 1.0)
         entries = argmax_positions[:, :, block].reshape(-1, c).long() + s * torch.arange(c, device=x.device)
         weights = (grad_output[:, None, block] * masses[..., None]).reshape(-1, c)
         row_gradient += F.embedding_bag(entries, column_units, mode="sum", per_sample_weights=weights)

@@ -126,7 +126,7 @@ def _load_features_and_dataset(options: MapOptions, loader_config: LoaderConfig)
     source = options.source
     if isinstance(source, Run) or (isinstance(source, str | Path) and (Path(source) / "config.yaml").is_file()):
         return _embed_run_features_and_dataset(as_run_folder(source), options, loader_config)
-    features = _as_features_or_none(source)
+    features = _features_of_array_or_file_or_none(source)
     if features is None:  # data, whose features are the raw inputs, such as pixels
         split = options.split
         dataset = load_split_or_all_items(source) if split is None else load(source, split)
@@ -141,7 +141,7 @@ def _load_features_and_dataset(options: MapOptions, loader_config: LoaderConfig)
     return features.take(_choose_item_indices(len(features), options).numpy()), None
 
 
-def _as_features_or_none(source: Any) -> Features | None:
+def _features_of_array_or_file_or_none(source: Any) -> Features | None:
     """Return the features in an array or file, or None for other sources."""
     if isinstance(source, torch.utils.data.Dataset) or is_stream(source):
         return None

@@ -113,7 +113,7 @@ class EvaluationsByRun(dict[str, Evaluation]):
         first, *others = self
         tables = [f"<h4>{escape(name)}</h4>{result._repr_html_()}" for name, result in self.items()]
         for name in others:
-            if rows := metric_difference_rows(self[name]["differences"].get(first, {})):
+            if rows := metric_rows_of_run_difference(self[name]["differences"].get(first, {})):
                 tables.append(format_html_rows(f"{name} minus {first}, paired by item", rows))
         return "".join(tables)
 
@@ -161,12 +161,12 @@ def retrieval_direction_rows(evaluation: Mapping[str, Any]) -> list[dict[str, st
     ]
 
 
-def metric_difference_rows(difference_by_metric: Mapping[str, Mapping[str, float]]) -> list[dict[str, str]]:
+def metric_rows_of_run_difference(interval_by_metric: Mapping[str, Mapping[str, float]]) -> list[dict[str, str]]:
     """Return a table row for each metric's difference between two runs."""
     table = []
-    for metric in collect_metrics_for_display([difference_by_metric]):
+    for metric in collect_metrics_for_display([interval_by_metric]):
         value, low, high = (
-            metric.format(difference_by_metric[metric.key][part]).removesuffix("%") for part in ("value", "low", "high")
+            metric.format(interval_by_metric[metric.key][part]).removesuffix("%") for part in ("value", "low", "high")
         )
         points = " points" * metric.is_shown_in_percent
         table.append({"metric": metric.title, "difference": value + points, "95% interval": f"{low} to {high}"})

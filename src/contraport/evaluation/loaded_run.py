@@ -16,7 +16,7 @@ from contraport.encoders.lora import with_merged_lora
 from contraport.errors import UsageError, check
 from contraport.evaluation.command_options import EvaluateOptions
 from contraport.evaluation.report_arrays import ArraysByName, compute_sample_plan_arrays
-from contraport.evaluation.split_loading import load_evaluation_splits, resolve_device
+from contraport.evaluation.split_loading import load_evaluation_datasets, resolve_device
 from contraport.metrics.eval_context import EvalContext
 from contraport.objectives import Balanced, Loss, Objective
 from contraport.options import has_object_placeholder
@@ -135,7 +135,7 @@ class LoadedRun:
         # Read before the model: if a training saves another model meanwhile, its epochs differ at the end.
         epochs = run.saved_model_epoch()
         settings, model = run.settings(), run.model(trust_remote_code=options.trust_remote_code)
-        train, test, notes = load_evaluation_splits(run, settings, model, options)
+        train, test, notes = load_evaluation_datasets(run, settings, model, options)
         views = build_views(settings, train)
         check_views_fit_model(model, train, views)
         initial = final = no_plan_note = None

@@ -41,7 +41,7 @@ class Splits(NamedTuple):
     data_notes: tuple[str, ...] = ()
 
 
-def load_evaluation_splits(run: WritableRun, settings: Settings, model: Model, options: EvaluateOptions) -> Splits:
+def load_evaluation_datasets(run: WritableRun, settings: Settings, model: Model, options: EvaluateOptions) -> Splits:
     """Load the training and test datasets of an evaluation.
 
     A class or domain has the same index in both.

@@ -102,11 +102,10 @@ def drop_metrics_after(run: WritableRun, position: Position) -> None:
 
 
 @contextmanager
-def restore_replaced_run_on_failure(run: WritableRun) -> Iterator[None]:
-    """Context manager that restores a replaced run if the new one fails.
+def restore_backup_on_failure_before_checkpoint(run: WritableRun) -> Iterator[None]:
+    """Context manager that restores a replaced run if the new one fails before a checkpoint.
 
-    It does so for a failure before the first checkpoint. After a stop or a loss that is not finite both are kept: the
-    new run holds the cause, and can be resumed.
+    After a stop or a loss that is not finite both are kept: the new run holds the cause, and can be resumed.
     """
     try:
         yield

@@ -53,7 +53,7 @@ from contraport.training.settings_and_run_folder import (
     create_run_folder,
     reset_to_last_checkpoint,
     resolve_settings,
-    restore_replaced_run_on_failure,
+    restore_backup_on_failure_before_checkpoint,
 )
 from contraport.training.start_warnings import (
     log_item_and_step_counts,
@@ -132,7 +132,7 @@ def train_from_options(explicit_options: dict[str, Any], *, parent_command: str 
             digests = SplitDigests.from_datasets_unless_stream(dataset, find_held_out_dataset(settings))
         with stop_all_on_error():
             _check_data_equal_across_processes(dataset, digests)
-        with _lock_run(run), restore_replaced_run_on_failure(run):
+        with _lock_run(run), restore_backup_on_failure_before_checkpoint(run):
             with stop_all_on_error():
                 recorded = settings.replace_unchecked(freeze=explicit_freeze)  # as it may be given again on resume
                 start = Position()

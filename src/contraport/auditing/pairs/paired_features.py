@@ -29,7 +29,7 @@ from contraport.data import Dataset, Views
 from contraport.data.stores import Store
 from contraport.embedding import LoaderConfig, extract_item_features
 from contraport.encoders import Model
-from contraport.engine import normalize, normalized_rows_and_divisors
+from contraport.engine import normalize, normalize_rows_by_max_then_norm
 from contraport.errors import check
 from contraport.seeding import numpy_generator, torch_generator
 
@@ -378,7 +378,7 @@ def load_vector_pairs(dataset: Dataset) -> PairedFeatures:
         values = torch.empty(len(dataset), width, dtype=torch.float32) if is_copied else None
         for rows in split_into_row_blocks(torch.arange(len(dataset)), width):
             fetched = store.fetch_views(rows)[0].float()
-            units, (row_divisors[0, rows], row_divisors[1, rows]) = normalized_rows_and_divisors(fetched, 1.0)
+            units, (row_divisors[0, rows], row_divisors[1, rows]) = normalize_rows_by_max_then_norm(fetched, 1.0)
             if values is not None:
                 values[rows] = units
         computed = ComputedRows(partial(_read_unit_rows, store, row_divisors), (len(dataset), width))

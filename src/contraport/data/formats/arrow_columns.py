@@ -153,7 +153,7 @@ def read_image_file_names(table: pa.Table, name: str, table_name: str) -> list[s
     return files
 
 
-def merge_frames_with_source_rows(
+def merge_frames_with_first_frame_rows(
     table: pa.Table,
     sequence_column: str,
     views: Sequence[Sequence[str]],
@@ -165,8 +165,7 @@ def merge_frames_with_source_rows(
     Args:
         table: rows are frames, those of one sequence in order.
         sequence_column: column whose value is equal in the rows of one sequence.
-        views: columns of each view. In the result the first of them holds the series as lists (d, T) of its d numbers
-            over the T frames.
+        views: columns of each view; in the result the first holds a series as lists (d, T) of d numbers over T frames.
         constant_columns: columns that have one value per sequence.
         table_name: name of the table in messages.
 
@@ -174,7 +173,7 @@ def merge_frames_with_source_rows(
         UsageError: sequences of unequal lengths, several values of a constant column, or views that are no numbers.
 
     >>> table = pa.table({"clip": ["a", "b", "a", "b"], "x": [1, 2, 3, 4], "z": [5, 6, 7, 8], "y": [0, 1, 0, 1]})
-    >>> merge_frames_with_source_rows(table, "clip", [["x", "z"]], ["y"], "table.csv")[0].to_pylist()
+    >>> merge_frames_with_first_frame_rows(table, "clip", [["x", "z"]], ["y"], "table.csv")[0].to_pylist()
     [{'x': [[1.0, 3.0], [5.0, 7.0]], 'y': 0}, {'x': [[2.0, 4.0], [6.0, 8.0]], 'y': 1}]
     """
     values = read_category_values(table, sequence_column, table_name)

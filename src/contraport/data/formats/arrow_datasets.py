@@ -27,7 +27,7 @@ from contraport.data.formats.arrow_columns import (
     is_list,
     is_string,
     is_text_by_first_value,
-    merge_frames_with_source_rows,
+    merge_frames_with_first_frame_rows,
     read_category_values,
     read_image_file_names,
     read_number_columns,
@@ -153,7 +153,7 @@ def is_single_string_column(rows: TableRows) -> bool:
 
 
 @dataclass(frozen=True)
-class NumberColumnStore(Store):
+class SingleViewNumberColumnsStore(Store):
     """Store of one numeric view, read from table columns at each fetch."""
 
     rows: TableRows
@@ -242,7 +242,9 @@ def dataset_from_rows(
         message = f"columns: {table_name}: sequence: requires a column of splits instead of split files."
         check(is_test is None, message, "conflict")
         constant = [name for role, name in column_by_role.items() if name and role not in ("sequence", "keys")]
-        table, source_rows = merge_frames_with_source_rows(rows.read(), sequence, roles.views, constant, table_name)
+        table, source_rows = merge_frames_with_first_frame_rows(
+            rows.read(), sequence, roles.views, constant, table_name
+        )
         rows, views_of_columns = TableRows(table), tuple((names[0],) for names in roles.views)
     if (column := column_by_role["split"]) is not None and is_test is None:
         names = read_category_values(rows.select_columns([column]).read(), column, table_name)
@@ -410,7 +412,7 @@ def _build_view(
     if rows.is_arrow_table:
         return ArrayStore((_read_numbers_in_blocks(rows, names, table_name),))
     first = _numbers_to_view_tensor(rows.read(np.zeros(1, dtype=np.int64)), names, table_name)
-    return NumberColumnStore(rows, names, table_name, tuple(first.shape[1:]))
+    return SingleViewNumberColumnsStore(rows, names, table_name, tuple(first.shape[1:]))
 
 
 def _read_numbers_in_blocks(rows: TableRows, names: tuple[str, ...], table_name: str) -> Tensor:
