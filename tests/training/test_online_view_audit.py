@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from contraport.auditing.pairs.synthetic_mismatches import add_decoys
-from contraport.auditing.pairs.view_audit_callback import SuspectedViewDroppingCallback, ViewPairScores
+from contraport.auditing.pairs.view_audit_callback import ViewAuditCallback, ViewPairScores
 from contraport.data import BatchOrder, from_arrays
 from contraport.runs import Run
 from contraport.training import train
@@ -95,7 +95,7 @@ def test_workers_do_not_change_the_training(tmp_path: Path) -> None:
     assert are_equal_states(get_model_state(without_workers), get_model_state(with_worker))
 
 
-class CallbackWithStubScores(SuspectedViewDroppingCallback):
+class ViewAuditCallbackWithStubScores(ViewAuditCallback):
     """Audit with prepared scores of the pairs of views."""
 
     prepared_scores: ViewPairScores
@@ -125,7 +125,7 @@ def test_decoys_replace_one_view() -> None:
     fresh = scores[ITEMS:].masked_fill(~is_mismatch[ITEMS:], torch.nan)
     order = BatchOrder(ITEMS, batch_size=40, shuffle=True, seed=0, drop_last=True)
     pipeline: Any = None
-    audit = CallbackWithStubScores(dataset, pipeline, order, epochs=12)
+    audit = ViewAuditCallbackWithStubScores(dataset, pipeline, order, epochs=12)
     audit.prepared_scores = ViewPairScores(scores, fresh)
     assert audit.score_and_select_if_due(1)
     assert audit.last_state is not None
@@ -148,7 +148,8 @@ def test_enough_items_remain_if_all_views_look_mismatched() -> None:
     dataset = add_decoys(from_arrays(build_mismatched_views()), seed=0)
     order = BatchOrder(ITEMS, batch_size=100, shuffle=True, seed=0, drop_last=True)
     pipeline: Any = None
-    audit = SuspectedViewDroppingCallback(dataset, pipeline, order, epochs=12)
+    audit = ViewAuditCallback(dataset, pipeline, order, epochs=12)
+    assert audit.checkpoint_key == "ViewAuditCallback"  # stored in checkpoints: a renamed class keeps it
     scores = -1 - torch.rand(ITEMS + 48, VIEWS, generator=torch.Generator().manual_seed(0)).double()
     positions, trusted = audit._select_training_positions_and_trusted_views(scores, includes_decoys=False)
     assert len(positions) >= 100

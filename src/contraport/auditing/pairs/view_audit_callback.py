@@ -75,7 +75,7 @@ class ViewPairScores(NamedTuple):
     fresh_decoys: Tensor
 
 
-class SuspectedViewDroppingCallback(MismatchDroppingCallback[ViewAuditState]):
+class ViewAuditCallback(MismatchDroppingCallback[ViewAuditState]):
     """Training callback that scores views between epochs and drops suspected ones."""
 
     @property

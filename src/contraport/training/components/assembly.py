@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from contraport.auditing.pairs.mismatch_dropping_callback import AuditCallback, MismatchDroppingCallback
 from contraport.auditing.pairs.synthetic_mismatches import DatasetWithDecoysPastEnd, add_decoys
-from contraport.auditing.pairs.view_audit_callback import SuspectedViewDroppingCallback
+from contraport.auditing.pairs.view_audit_callback import ViewAuditCallback
 from contraport.data import BatchOrder, Dataset
 from contraport.data.data_loader import ClosableDataLoader, StreamLoader
 from contraport.data.mismatches_and_corruptions import replace_views_after_first
@@ -114,9 +114,7 @@ def build_components(
     audit_callback = None
     if isinstance(dataset, DatasetWithDecoysPastEnd):
         order = cast(BatchOrder, batches.batch_sampler)
-        kind: type[MismatchDroppingCallback[Any]] = (
-            AuditCallback if len(dataset.shapes) == 2 else SuspectedViewDroppingCallback
-        )
+        kind: type[MismatchDroppingCallback[Any]] = AuditCallback if len(dataset.shapes) == 2 else ViewAuditCallback
         audit_callback = kind(dataset, module, order, epochs=settings.epochs, loader_config=loader_config)
     if miner is not None:
         miner.send_last_negatives_to_loader(batches)
