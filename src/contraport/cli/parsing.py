@@ -280,7 +280,7 @@ class _Parser(ArgumentParser):
         return UsageError(message, kind="unexpected_argument")
 
 
-class _HelpFormatter(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter):
+class _WholeWordHelpFormatter(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter):
     """Help formatter that adds defaults, and does not break names or example lines."""
 
     def _get_help_string(self, action: argparse.Action) -> str:
@@ -328,7 +328,7 @@ def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _
         usage=" ".join([prog, *positional, "[options]"]),
         description=wrap_markdown(description, shutil.get_terminal_size().columns - 2),
         epilog="\n\n".join(filter(None, [examples, "\n".join(hints)])) or None,
-        formatter_class=_HelpFormatter,
+        formatter_class=_WholeWordHelpFormatter,
         allow_abbrev=False,
         parser_mode=_YAML_PARSER_MODE,
     )

@@ -55,7 +55,7 @@ class WeightTerm(NamedTuple):
 class PairPasses(ABC):
     """Base class of backends, which compute sums over all pairs.
 
-    A backend overrides `prepare_for_all_passes` to set what its passes share.
+    A backend overrides `set_attributes_shared_by_passes` to set what its passes share.
 
     Args:
         geometry: the pairs.
@@ -82,10 +82,10 @@ class PairPasses(ABC):
         self.operand_dtype = operand_dtype
         self.log_kernel = geometry.log_kernel
         self.is_symmetric = geometry.is_symmetric
-        self.prepare_for_all_passes()
+        self.set_attributes_shared_by_passes()
 
     @abstractmethod
-    def prepare_for_all_passes(self) -> None:
+    def set_attributes_shared_by_passes(self) -> None:
         """Set the attributes that several passes over the pairs share."""
 
     def computed_tensors_to_save(self) -> list[Tensor]:

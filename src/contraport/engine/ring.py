@@ -295,7 +295,7 @@ class RingPairPasses(PairPasses):
     description: ClassVar[str] = "embeddings travel around a ring of processes: O(N d / W) memory on W"
     visit_passes_class: ClassVar[type[PairPasses]]
 
-    def prepare_for_all_passes(self) -> None:
+    def set_attributes_shared_by_passes(self) -> None:
         assert isinstance(self.log_kernel, RingLogKernel)
         self.ring, self.processes = self.log_kernel, self.log_kernel.processes
         self.rows, self.columns = self.ring.row_shards, self.ring.column_shards

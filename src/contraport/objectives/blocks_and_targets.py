@@ -44,7 +44,7 @@ OPTION_NAMES_COMPARED_BEFORE_GATHER = (
 """Options whose types and shapes processes compare before they gather, in this order."""
 
 
-class BlockDirection(NamedTuple):
+class BlockWithTargetPlan(NamedTuple):
     """Pairs compared from rows to columns, with target plan and row weights.
 
     Attributes:
@@ -136,13 +136,13 @@ class MatchingProblem:
         if own_present is not None and inputs.ring_item_counts is not None:
             own_present = own_present.split(list(inputs.ring_item_counts))[current_processes().rank]
         if own_present is not None:
-            blocks = self._without_absent_views(blocks, own_present)
+            blocks = self._remove_absent_rows_and_columns(blocks, own_present)
         if inputs.ring_item_counts is not None:
             # The blocks of this process have the embeddings; the pattern is that of the items of all processes.
             size = sum(inputs.ring_item_counts)
             whole = self.layout.arrange_item_values(*(view.new_zeros(size, 1) for view in inputs.views))
             if inputs.present is not None:
-                whole = self._without_absent_views(whole, inputs.present)
+                whole = self._remove_absent_rows_and_columns(whole, inputs.present)
             blocks = [
                 replace(block, x=own.x, y=own.y, ring_item_counts=inputs.ring_item_counts)
                 for block, own in zip(whole, blocks, strict=True)
@@ -156,7 +156,7 @@ class MatchingProblem:
             ]
         return blocks
 
-    def _without_absent_views(self, blocks: list[Block], present: Tensor) -> list[Block]:
+    def _remove_absent_rows_and_columns(self, blocks: list[Block], present: Tensor) -> list[Block]:
         """Remove the rows and columns of missing views from blocks of pairs."""
         # The layout is applied to the marks themselves, which places each mark like its embedding.
         marks_by_block = self.layout.arrange_item_values(*present.to(torch.float32).T[:, :, None])
@@ -167,7 +167,7 @@ class MatchingProblem:
             remaining.append(block.select_rows_and_columns(rows, columns))
         return remaining
 
-    def build_directions(self, block: Block) -> list[BlockDirection]:
+    def build_target_plans_by_direction(self, block: Block) -> list[BlockWithTargetPlan]:
         """Build the target plans for a block's rows and, if bidirectional, its columns."""
         attributes, target, negatives = self.inputs.attributes, self.target, self.negatives
         weights, ids = attributes.get("weights"), attributes.get("ids")
@@ -201,7 +201,7 @@ class MatchingProblem:
                 both_ids = None if negatives.ids is None else (attributes["ids"], negatives.ids)
                 side = side.append_negative_columns(embeddings, both_ids, negatives.restricted_to_items)
                 target_plan = target_plan.append_columns(len(embeddings))
-            directions.append(BlockDirection(side, target_plan, row_weights))
+            directions.append(BlockWithTargetPlan(side, target_plan, row_weights))
         return directions
 
 

@@ -364,11 +364,8 @@ class LayoutTraits(NamedTuple):
     has_core_view: bool = False
 
 
-class ObjectiveComponent(NonDefaultsReprMixin):
-    """Base class of layouts, constraints, targets and divergences.
-
-    It checks that Boolean fields of these dataclasses have Boolean values.
-    """
+class BooleanFieldCheckMixin(NonDefaultsReprMixin):
+    """Mixin that checks the Boolean fields of layouts, constraints, targets and divergences."""
 
     def __post_init__(self) -> None:
         instance: Any = self
@@ -384,7 +381,7 @@ class ObjectiveComponent(NonDefaultsReprMixin):
     transform_negatives="pad_negatives_like_views",
     view_sizes="infer_view_sizes",
 )
-class Layout(ObjectiveComponent, ABC):
+class Layout(BooleanFieldCheckMixin, ABC):
     """Base class of layouts, which turn views into blocks of compared pairs."""
 
     @property

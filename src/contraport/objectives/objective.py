@@ -287,7 +287,7 @@ class Objective(Loss):
 
     def _solve_block(self, problem: MatchingProblem, block: Block) -> list[PlanWithTarget]:
         """Compute the plans of a block, from rows to columns and possibly back."""
-        directions, attributes = problem.build_directions(block), problem.inputs.attributes
+        directions, attributes = problem.build_target_plans_by_direction(block), problem.inputs.attributes
         forward, ids = directions[0].block, attributes.get("ids")
         marginals: LogMarginals | None = None
         if self.constraint.marginals == "weights":

@@ -58,7 +58,7 @@ class CudaPairPasses(PairPasses):
 
     description: ClassVar[str] = "Triton kernels, pairs recomputed in each pass: O((N + M) d) memory"
 
-    def prepare_for_all_passes(self) -> None:
+    def set_attributes_shared_by_passes(self) -> None:
         log_kernel = self.geometry.log_kernel
         assert isinstance(log_kernel, InnerProductLogKernel)
         check(

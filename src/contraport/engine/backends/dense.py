@@ -20,7 +20,7 @@ class DensePairPasses(PairPasses):
     description: ClassVar[str] = "one (N, M) matrix and plain autograd: the reference, fastest for small batches"
     uses_plain_autograd: ClassVar[bool] = True
 
-    def prepare_for_all_passes(self) -> None:
+    def set_attributes_shared_by_passes(self) -> None:
         self.s = self.geometry.dense()
 
     def row_column_log_sums(self, column_potential: Tensor | None, row_potential: Tensor | None) -> OptionalSums:

@@ -71,7 +71,7 @@ class StreamedPairPasses(PairPasses):
 
     description: ClassVar[str] = "tiles recomputed in each pass: O((N + M) d) memory"
 
-    def prepare_for_all_passes(self) -> None:
+    def set_attributes_shared_by_passes(self) -> None:
         like = self.log_kernel.inputs[0]
         if uses_cpu_bfloat16(like, self.operand_dtype):
             self.log_kernel = self.log_kernel.with_operand_dtype(self.operand_dtype)
@@ -315,8 +315,8 @@ class StoredPairPasses(StreamedPairPasses):
 
     description: ClassVar[str] = "log K computed once and kept in tiles; exact gradient in one more pass"
 
-    def prepare_for_all_passes(self) -> None:
-        super().prepare_for_all_passes()
+    def set_attributes_shared_by_passes(self) -> None:
+        super().set_attributes_shared_by_passes()
         self._has_link = self.log_kernel.link is not None
         self._starts, self._entries = {}, 0
         for rows, columns in self._iter_tile_ranges_of_process():

@@ -13,7 +13,7 @@ from torch import Tensor
 from contraport.engine import Geometry, cached_until_result_written, row_log_sums, traceable_log
 from contraport.errors import check, import_optional
 from contraport.objectives.auction import solve_assignment_and_potentials
-from contraport.objectives.layouts import ObjectiveComponent, PairPattern
+from contraport.objectives.layouts import BooleanFieldCheckMixin, PairPattern
 from contraport.objectives.plan import DensePlan, Plan
 
 LogMarginals: TypeAlias = tuple[Tensor, Tensor]
@@ -40,7 +40,7 @@ class PlanRequest(NamedTuple):
     ids: Tensor | None = None
 
 
-class Constraint(ObjectiveComponent, ABC):
+class Constraint(BooleanFieldCheckMixin, ABC):
     """Base class of constraints, sets of allowed plans that usually have mass 1.
 
     Attributes:

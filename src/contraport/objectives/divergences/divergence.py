@@ -14,14 +14,14 @@ from torch import Tensor
 
 from contraport.errors import check
 from contraport.objectives.constraints import Constraint
-from contraport.objectives.layouts import ObjectiveComponent
+from contraport.objectives.layouts import BooleanFieldCheckMixin
 from contraport.objectives.plan import PlanWithTarget
 
 ValuesPerRow: TypeAlias = Tensor
 """Tensor of one value for each row of a block, (N,)."""
 
 
-class Divergence(ObjectiveComponent, ABC):
+class Divergence(BooleanFieldCheckMixin, ABC):
     """Base class of divergences from the target plan and of penalties on plans.
 
     Attributes:

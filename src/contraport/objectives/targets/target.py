@@ -28,7 +28,7 @@ from contraport.engine import (
 from contraport.errors import UsageError
 from contraport.objectives.equal_label_pairs import PairSet
 from contraport.objectives.inputs import Attributes, CallInputs
-from contraport.objectives.layouts import Block, ObjectiveComponent, PairPattern
+from contraport.objectives.layouts import Block, BooleanFieldCheckMixin, PairPattern
 from contraport.options import keep_deprecated_attributes
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class TargetPlan(ABC):
 
 
 @keep_deprecated_attributes(transpose="for_transposed_block", requires_features="requires_features_argument")
-class Target(ObjectiveComponent, ABC):
+class Target(BooleanFieldCheckMixin, ABC):
     """Base class of targets, which define the transport plan that training aims at.
 
     Attributes:

@@ -30,8 +30,8 @@ from contraport.reporting.reported_run import ReportedRun
 DROPPED_MASS_TOLERANCE = 1e-3
 """Largest deviation from mass 1 at which neither a plan nor an item counts as having dropped mass."""
 
-MAX_ITEMS_FOR_LINES_BETWEEN_ITEMS = 16
-"""Maximum number of items of a plan that is also drawn as lines between items; the same as in ``plans.js``."""
+MAX_ITEMS_FOR_BIPARTITE_DRAWING = 16
+"""Maximum number of items of a plan that is also drawn as lines connecting items, as in ``plans.js``."""
 
 
 class PlanSnapshot(NamedTuple):
@@ -124,7 +124,7 @@ def build_plans_section(assets: PageAssets) -> Section | None:
         "scale": scale,
         "decades": MAX_DECADES,
         "over_epochs": over_epochs,
-        "lines": MAX_ITEMS_FOR_LINES_BETWEEN_ITEMS,
+        "lines": MAX_ITEMS_FOR_BIPARTITE_DRAWING,
     }
     return Section("plans", "Plans", values)
 
