@@ -11,7 +11,7 @@ from scipy.stats import ttest_1samp, ttest_ind, ttest_rel
 
 from contraport.comparison.seed_intervals import (
     MAX_PREDICTED_SEEDS,
-    PairedDifference,
+    DifferenceAndVariances,
     VarianceEstimate,
     estimate_moderated_variance,
     estimate_paired_difference,
@@ -155,7 +155,7 @@ def test_seed_and_item_variances_add_as_in_welch() -> None:
     assert result.high - result.value == pytest.approx(result.value - result.low)
 
 
-def _build_difference(seeds: int, items: int = 1000) -> PairedDifference:
+def _build_difference(seeds: int, items: int = 1000) -> DifferenceAndVariances:
     """Return a difference of 1 point with variance over seeds and items, of which some are the same for all seeds."""
     random = np.random.default_rng(7)
     shared_by_seeds = random.choice([-1.0, 0.0, 1.0], items, p=[0.002, 0.996, 0.002])
@@ -219,6 +219,8 @@ def test_item_variance_is_not_negative() -> None:
     for seeds in (2, 100):
         interval = result.with_interval(assumed_num_seeds=seeds)
         assert interval is not None
-        by_seeds = PairedDifference(result.value, 2, result.seed_variance, None).with_interval(assumed_num_seeds=seeds)
+        by_seeds = DifferenceAndVariances(result.value, 2, result.seed_variance, None).with_interval(
+            assumed_num_seeds=seeds
+        )
         assert by_seeds is not None
         assert interval[1:] == pytest.approx(by_seeds[1:])

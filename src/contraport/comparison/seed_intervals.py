@@ -118,14 +118,13 @@ def _half_width_in_standard_errors(confidence_level: float, dof: float) -> float
 
 
 @dataclass(frozen=True)
-class PairedDifference:
+class DifferenceAndVariances:
     """Difference of two means over the same seeds, with variances over seeds and items.
 
     Attributes:
         seed_variance: variance of the difference between seeds; None if it cannot be estimated.
         item_variance: variance of the difference due to the choice of test items; None if it cannot be estimated.
-        item_variance_reducible_by_seeds: part of `item_variance` that is independent between seeds, so that it shrinks
-            with more seeds.
+        item_variance_reducible_by_seeds: part of `item_variance` independent between seeds, which more seeds shrink.
     """
 
     value: float
@@ -143,7 +142,7 @@ class PairedDifference:
             return f"its difference is exactly the same with each of the {self.num_seeds} seeds"
         return "there is one seed" if self.item_variance is None else "its difference is the same on each test item"
 
-    def __neg__(self) -> PairedDifference:
+    def __neg__(self) -> DifferenceAndVariances:
         return replace(self, value=-self.value)
 
     def with_interval(self, *, comparisons: int = 1, assumed_num_seeds: int | None = None) -> Difference | None:
@@ -178,7 +177,7 @@ def estimate_paired_difference(
     other_item_values: Array | None = None,
     *,
     prior: VarianceEstimate | None = None,
-) -> PairedDifference:
+) -> DifferenceAndVariances:
     """Estimate the difference of two means, with its variances due to seeds and test items.
 
     Args:
@@ -200,11 +199,14 @@ def estimate_paired_difference(
         if seeds > 1:  # one seed cannot separate the variance that stays with the items from that of the seed
             per_seed = min(item_variance.variance, float(of_items.var(axis=0, ddof=1).mean()) / (seeds * number))
     variance = estimate_moderated_variance(differences, prior)
-    return PairedDifference(float(differences.mean()), len(differences), variance, item_variance, per_seed)
+    return DifferenceAndVariances(float(differences.mean()), len(differences), variance, item_variance, per_seed)
 
 
 def predict_num_seeds_to_decide(
-    is_decided: Callable[[Sequence[Difference]], bool], differences: Sequence[PairedDifference], *, comparisons: int
+    is_decided: Callable[[Sequence[Difference]], bool],
+    differences: Sequence[DifferenceAndVariances],
+    *,
+    comparisons: int,
 ) -> int:
     """Predict how many seeds would make a test conclusive at the observed differences.
 

@@ -12,7 +12,7 @@ import numpy as np
 from contraport.comparison.grid import Claim, Column, Grid, Row
 from contraport.comparison.jobs import CellJob, JobResult
 from contraport.comparison.seed_intervals import (
-    PairedDifference,
+    DifferenceAndVariances,
     VarianceEstimate,
     estimate_moderated_variance,
     estimate_paired_difference,
@@ -152,7 +152,7 @@ class MetricValues(NamedTuple):
     value_variance_prior: VarianceEstimate | None
     difference_variance_prior: VarianceEstimate | None
 
-    def estimate_difference(self, row: str, other_row: str, column: str) -> PairedDifference | None:
+    def estimate_difference(self, row: str, other_row: str, column: str) -> DifferenceAndVariances | None:
         """Estimate the paired difference of two comparison rows, or None without shared seeds."""
         one, two = _restrict_to_shared_seeds(self.cell_values[row, column], self.cell_values[other_row, column])
         if not one.seeds:
@@ -271,7 +271,7 @@ def build_table_entries(grid: Grid, results: JobAndResultByRowColumnSeed) -> lis
     return entries
 
 
-def _predict_num_seeds_if_undecided(difference: PairedDifference, metric: Metric, *, comparisons: int) -> int | None:
+def _predict_num_seeds_if_undecided(difference: DifferenceAndVariances, metric: Metric, comparisons: int) -> int | None:
     """Predict how many seeds would settle a difference, or None if already settled.
 
     It is settled if it is significant or negligible. None too for a single seed, which allows no prediction.

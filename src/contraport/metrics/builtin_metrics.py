@@ -137,14 +137,14 @@ def rms_calibration_result(context: EvalContext) -> MetricResult:
 
 
 @register_few_label_metric("Few-shot@{}", numbers=(1, 5, 10))
-def few_shot_accuracy_per_item(context: EvalContext, labels_per_class: int) -> ItemValueArray:
+def mean_few_shot_accuracy_per_item(context: EvalContext, labels_per_class: int) -> ItemValueArray:
     """Mean accuracy of 5 linear probes, trained on k random items per class."""
     items = context.train_features, context.train_labels, context.test_features, context.test_labels
     return probes.few_label_accuracy_per_item(*items, lambda size: labels_per_class)
 
 
 @register_few_label_metric("Few-percent@{}", numbers=(1, 10))
-def few_percent_accuracy_per_item(context: EvalContext, percent: int) -> ItemValueArray:
+def mean_few_percent_accuracy_per_item(context: EvalContext, percent: int) -> ItemValueArray:
     """Mean accuracy of 5 linear probes, trained on k % of each class.
     Items are drawn at random, at least one of each class.
     """
