@@ -47,7 +47,7 @@ from contraport.catalog.objectives import vic_reg as vic_reg
 from contraport.catalog.objectives import x_clr as x_clr
 from contraport.cli.demo import demo as demo
 from contraport.cli.doctor import doctor as doctor
-from contraport.comparison.compare import compare as compare
+from contraport.comparison.compare_command import compare as compare
 from contraport.encoders import Model as Model
 from contraport.engine import BilinearCost as BilinearCost
 from contraport.engine import Gibbs as Gibbs

@@ -25,7 +25,7 @@ from contraport import compare
 from contraport._utils.locks import lock_folder
 from contraport.cli import main
 from contraport.comparison import jobs as running
-from contraport.comparison.compare import _build_command_and_machine_record, _list_table_cells_ready_to_run
+from contraport.comparison.compare_command import _build_command_and_machine_record, _list_table_cells_ready_to_run
 from contraport.comparison.comparison_result import Comparison
 from contraport.comparison.comparison_tables import format_mean_and_half_width, format_means_table
 from contraport.comparison.grid import Cell
@@ -965,7 +965,7 @@ def test_cell_is_locked_until_it_is_evaluated(tmp_path: Path, monkeypatch: pytes
 
 
 def test_folder_is_locked_while_tables_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = sys.modules["contraport.comparison.compare"]
+    module = sys.modules["contraport.comparison.compare_command"]
     own, figures = module.save_figure_if_any_mean, []
 
     def save_figure_if_any_mean(*args: Any) -> None:

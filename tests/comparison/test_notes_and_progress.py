@@ -19,7 +19,7 @@ from tests.errors import raises_usage_error
 from contraport import compare
 from contraport._utils.files import write_npz
 from contraport.comparison import jobs as running
-from contraport.comparison.compare import (
+from contraport.comparison.compare_command import (
     _build_results_where_all_trials_failed,
     _build_trial_records,
     _check_metrics_and_estimate_seconds,
@@ -36,7 +36,7 @@ from contraport.errors import UsageError
 from contraport.metrics import select_metrics
 from contraport.runs import WritableRun
 
-MODULE = importlib.import_module("contraport.comparison.compare")  # a function of its package has the same name
+MODULE = importlib.import_module("contraport.comparison.compare_command")
 KNN = select_metrics(["knn"])[0]
 THREE = SMALL | {"objectives": ["info-nce", "gca-ince", "rince"], "metrics": ["knn"]}
 
