@@ -199,7 +199,9 @@ def test_demo(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(demonstration, "DEMO_TRAIN_OPTIONS", {**demonstration.DEMO_TRAIN_OPTIONS, "encoder": "mlp"})
     fastest = iter((2, 1, 1))
     training = importlib.import_module("contraport.training.train")
-    monkeypatch.setattr(training, "choose_thread_count", lambda settings, _: settings.threads or next(fastest))
+    monkeypatch.setattr(
+        training, "configured_or_fastest_thread_count", lambda settings, _: settings.threads or next(fastest)
+    )
     outcome = command("demo", "--epochs", "1", "--progress", "false")
     assert outcome.status == 0
     for text in ("raw pixels", "untrained encoder", "nt-xent", "gca-uot", "probe", "kNN", "runs/demo/report.html"):

@@ -210,6 +210,6 @@ def test_rejects_invalid_arguments(call, code, value):
 
 def test_items_without_kernel_mass_keep_their_averages():
     averages = contraport.objectives.log_moving_averages.ItemLogAverages(2, 0.5)
-    averages.update_log_averages(torch.tensor([0, 1]), torch.tensor([1.0, 2.0]))
-    averages.update_log_averages(torch.tensor([0, 1]), torch.tensor([-torch.inf, 2.0]))
+    averages.update_log_averages_if_training(torch.tensor([0, 1]), torch.tensor([1.0, 2.0]))
+    averages.update_log_averages_if_training(torch.tensor([0, 1]), torch.tensor([-torch.inf, 2.0]))
     torch.testing.assert_close(averages.log_average, torch.tensor([1.0, 2.0]))

@@ -15,7 +15,11 @@ from contraport.data import Dataset
 from contraport.training import thread_count, train
 from contraport.training.components.assembly import build_components
 from contraport.training.config import Settings
-from contraport.training.thread_count import choose_thread_count, measure_fastest_thread_count, temporary_thread_count
+from contraport.training.thread_count import (
+    configured_or_fastest_thread_count,
+    measure_fastest_thread_count,
+    temporary_thread_count,
+)
 
 from .conftest import StubObjective
 from .test_train import are_equal_states, get_model_state
@@ -57,7 +61,7 @@ def test_selects_the_fewest_threads_with_fast_steps(
 ) -> None:
     settings = Settings(data=vectors, batch_size=32)
     result = replace_timings(monkeypatch, seconds)
-    assert choose_thread_count(settings, build_components(settings)) == expected
+    assert configured_or_fastest_thread_count(settings, build_components(settings)) == expected
     assert result == tried
 
 
@@ -66,9 +70,9 @@ def test_explicit_thread_count_is_used(vectors: Dataset, monkeypatch: pytest.Mon
     tried = replace_timings(monkeypatch, {})
     settings = Settings(data=vectors, batch_size=32)
     components = build_components(settings)
-    assert choose_thread_count(replace(settings, threads=3), components) == 3
+    assert configured_or_fastest_thread_count(replace(settings, threads=3), components) == 3
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
-    assert choose_thread_count(settings, components) is None
+    assert configured_or_fastest_thread_count(settings, components) is None
     assert tried == []
 
 
@@ -79,7 +83,7 @@ def test_timing_does_not_change_the_training(vectors: Dataset) -> None:
     components = build_components(settings)
     before = {name: value.clone() for name, value in components.module.state_dict().items()}
     calls, state = objective.calls, torch.get_rng_state()
-    assert choose_thread_count(settings, components) in (1, 2, 4)
+    assert configured_or_fastest_thread_count(settings, components) in (1, 2, 4)
     assert are_equal_states(components.module.state_dict(), before)
     assert all(weights.grad is None for weights in components.module.parameters())
     assert (objective.calls, torch.get_num_threads()) == (calls, 4)

@@ -188,7 +188,7 @@ class Kernel(nn.Module, ABC):
                 dtype = torch.promote_types(torch.promote_types(x.dtype, y.dtype), torch.float32)
                 x, y = x.to(dtype), y.to(dtype)
             tau, sides = self._resolve_temperature(x.dtype, temperature), (x, x if same else y)
-            scaled = partial(self._build_negative_cost_in_units, *sides, temperature=tau, processes=processes)
+            scaled = partial(self._build_negative_cost_over_unit, *sides, kept_temperature=tau, center_over=processes)
             return self.log_kernel(scaled, tau)
 
     def from_similarities(self, similarities: Tensor, temperature: float | Tensor | None = None) -> LogKernel:
@@ -228,19 +228,19 @@ class Kernel(nn.Module, ABC):
             temperature: temperature of this call.
         """
 
-    def _build_negative_cost_in_units(
-        self, x: Tensor, y: Tensor, cost_unit: float | Tensor, temperature: float | Tensor, processes: Processes
+    def _build_negative_cost_over_unit(
+        self, x: Tensor, y: Tensor, cost_unit: float | Tensor, kept_temperature: float | Tensor, center_over: Processes
     ) -> LogKernel:
         """Build the negative cost between x and y, divided by `cost_unit`."""
         if not isinstance(self.cost, str):
-            scale = 1.0 if cost_unit is temperature else temperature / cost_unit
-            return CallableLogKernel(self.cost, x, y, temperature, scale=scale)
+            scale = 1.0 if cost_unit is kept_temperature else kept_temperature / cost_unit
+            return CallableLogKernel(self.cost, x, y, kept_temperature, scale=scale)
         if self.cost == "sqeuclidean":
             # Distances do not change when all points move together, and ||x||^2 + ||y||^2 - 2 <x, y> loses fewer
             # digits to cancellation near the origin.
             center = x.detach().mean(0) if len(x) else x.detach().new_zeros(x.shape[1])
-            processes.all_reduce_(center)  # any point that all processes share would do
-            center /= processes.size
+            center_over.all_reduce_(center)  # any point that all processes share would do
+            center /= center_over.size
             x, y = (x - center, y - center) if x is not y else (x - center,) * 2
         rows = _SCALING_FUNCTION_BY_COST[self.cost](x, cost_unit)
         columns = rows if x is y else _SCALING_FUNCTION_BY_COST[self.cost](y, cost_unit)
@@ -251,7 +251,7 @@ class Kernel(nn.Module, ABC):
             columns.z,
             row_bias,
             column_bias,
-            temperature,
+            kept_temperature,
             cost_unit,
             constant_bias=None if isinstance(rows.bias, Tensor) else 2 * rows.bias,
             max_product=rows.common_squared_norm,

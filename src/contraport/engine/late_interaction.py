@@ -141,11 +141,11 @@ class LateInteraction(Kernel):
         own = compute_set_similarities(x[edges[processes.rank] : edges[processes.rank + 1]], y, self._matching)
         return processes.gather(own, tuple(b - a for a, b in pairwise(edges)))
 
-    def _build_negative_cost_in_units(
-        self, x: Tensor, y: Tensor, cost_unit: float | Tensor, temperature: float | Tensor, processes: Processes
+    def _build_negative_cost_over_unit(
+        self, x: Tensor, y: Tensor, cost_unit: float | Tensor, kept_temperature: float | Tensor, center_over: Processes
     ) -> LogKernel:
         sets = (z[:, None] if z.ndim == 2 else z for z in (x, y))
-        return self._build_matrix_log_kernel(self.similarities(*sets), cost_unit, temperature)
+        return self._build_matrix_log_kernel(self.similarities(*sets), cost_unit, kept_temperature)
 
     def __repr__(self) -> str:
         token = "" if self.matching == "max" else f", token_temperature={self.token_temperature!r}"

@@ -44,7 +44,7 @@ class ItemLogAverages(nn.Module):
         check_values("ids", ids, (ids >= 0) & (ids < total), f"integers from 0 to {total - 1}")
         return ids
 
-    def update_log_averages(self, indices: Tensor, log_values: Tensor) -> Tensor:
+    def update_log_averages_if_training(self, indices: Tensor, log_values: Tensor) -> Tensor:
         """Update the items' log averages in training mode only, and return them.
 
         The mean of the values at an index updates its average. The value is the average; the gradient is that of the

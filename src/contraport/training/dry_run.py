@@ -25,7 +25,7 @@ from contraport.training.config import Settings
 from contraport.training.loop import Callback, Loop
 from contraport.training.optimization import build_loop
 from contraport.training.parallelism import resolve_available_device
-from contraport.training.thread_count import choose_thread_count, temporary_thread_count
+from contraport.training.thread_count import configured_or_fastest_thread_count, temporary_thread_count
 
 DRY_RUN_UNTIMED_STEPS = 2
 """Number of untimed first steps of a dry run, in which kernels are chosen and memory is allocated."""
@@ -131,7 +131,7 @@ def train_timed_steps(settings: Settings, components: TrainingComponents) -> Dry
     loop = build_loop(settings, module, batches, device, [timer], steps_per_epoch=components.steps_per_epoch)
     loop.epochs = 1
     try:
-        with temporary_thread_count(choose_thread_count(settings, components)):
+        with temporary_thread_count(configured_or_fastest_thread_count(settings, components)):
             loop.run()
     finally:
         components.batches.close()

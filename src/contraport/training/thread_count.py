@@ -36,7 +36,7 @@ def temporary_thread_count(threads: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def choose_thread_count(settings: Settings, components: TrainingComponents) -> int | None:
+def configured_or_fastest_thread_count(settings: Settings, components: TrainingComponents) -> int | None:
     """Return the number of CPU threads to train with.
 
     It is the option `threads`, else the number with which trial steps are fastest. Results depend on the number of

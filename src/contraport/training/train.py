@@ -61,7 +61,7 @@ from contraport.training.start_warnings import (
     log_training_description,
     suggest_batch_size,
 )
-from contraport.training.thread_count import choose_thread_count, temporary_thread_count
+from contraport.training.thread_count import configured_or_fastest_thread_count, temporary_thread_count
 
 log = logging.getLogger("contraport.training")
 
@@ -119,7 +119,7 @@ def train_from_options(explicit_options: dict[str, Any], *, parent_command: str 
             components = components._replace(adjustment_notes=notes)
             has_online_metrics = len(list_scheduled_metrics(settings)) > 0
             epoch_end_metrics = EpochEndMetrics(settings, components, dataset) if has_online_metrics else None
-            settings = settings.replace_unchecked(threads=choose_thread_count(settings, components))
+            settings = settings.replace_unchecked(threads=configured_or_fastest_thread_count(settings, components))
             path = settings.out or default_run_path(components.dataset.name, settings.recipe_or_objective_name)
             # A folder cannot store an encoder that is a module of the user.
             is_module = has_object_placeholder(RECORDED_OPTIONS_BY_NAME["encoder"].serialize(settings.encoder))

@@ -197,7 +197,7 @@ def _score_csls(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 
 
 @_register_statistic("rank", "minus the share of items that are nearer than the partner", shared_space=True)
-def _score_negative_share_nearer(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
+def _score_minus_share_nearer_than_partner(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Negated share of candidates that are nearer to an item than its partner is."""
     x, y = paired.load_embeddings()
     first, second = x[pairs.first], y[pairs.second]

@@ -74,10 +74,10 @@ class DataBalanced(ItemLogAverages, Constraint):
             f = -torch.where(stored.isnan(), mean, stored).to(like)
             num_rows = self._count_distinct_seen_or_in_batch(0, row_indices).to(like)
             column_values = self._estimate_log_row_means(geometry.T, pattern.T, f, num_rows)
-        g = -self.update_log_averages(column_indices, column_values).detach()
+        g = -self.update_log_averages_if_training(column_indices, column_values).detach()
         num_columns = self._count_distinct_seen_or_in_batch(1, column_indices).to(like)
         row_values = self._estimate_log_row_means(geometry, pattern, g, num_columns)
-        f = -self.update_log_averages(row_indices, row_values)
+        f = -self.update_log_averages_if_training(row_indices, row_values)
         plan = Plan(geometry, f - traceable_log(len(f), f), g - num_columns.log(), has_unit_mass=True)
         return [plan, plan.T] if request.bidirectional else [plan]
 

@@ -149,9 +149,9 @@ class MovingAverageLogSum(ItemLogAverages, KernelDivergence):
         In training mode the average is updated first.
         """
         check_not_single_item(result)
-        items = self.get_valid_ids(result.ids)
+        row_ids = self.get_valid_ids(result.ids)[result.block.pattern.row_items]
         values = result.plan.kernel_log_row_sums() - log_candidate_counts_per_row(result)
-        return result.target.row_mass() * self.update_log_averages(items[result.block.pattern.row_items], values)
+        return result.target.row_mass() * self.update_log_averages_if_training(row_ids, values)
 
 
 def _logistic_loss_per_row(result: PlanWithTarget, bias: Tensor) -> ValuesPerRow:

@@ -96,18 +96,18 @@ class EarlyStopping(Callback):
     which hold its state: a resumed training stops at the same epoch.
 
     Args:
-        rule_text: the value of `early_stopping`; None: the loss is watched, and the training is not stopped.
-        online_metrics: those of which higher is better are watched too, but do not stop the training.
+        stopping_rule: the value of `early_stopping`; None: the loss is watched, and the training is not stopped.
+        metrics_logged_when_flat: online metrics that do not stop the training; only if higher is better.
     """
 
     def __init__(
-        self, rule_text: str | None, metrics_writer: MetricsWriter, online_metrics: Sequence[Metric] = ()
+        self, stopping_rule: str | None, metrics_writer: MetricsWriter, metrics_logged_when_flat: Sequence[Metric] = ()
     ) -> None:
-        self._stops = rule_text is not None
-        self._rule = parse_stopping_rule(rule_text or "loss")
+        self._stops = stopping_rule is not None
+        self._rule = parse_stopping_rule(stopping_rule or "loss")
         self._metrics_writer = metrics_writer
         # Those of which lower is better, such as uniformity and alignment, improve at the cost of one another.
-        shares = [metric for metric in online_metrics if metric.better_direction == "higher"]
+        shares = [metric for metric in metrics_logged_when_flat if metric.better_direction == "higher"]
         self._logged_metrics = [metric for metric in shares if metric.key != self._rule.watched_key]
         self._best_by_metric: dict[str, tuple[float, int, bool]] = {}  # value, epoch, and whether a flat one was logged
         self._best: float | None = None

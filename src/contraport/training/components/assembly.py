@@ -24,7 +24,7 @@ from contraport.training.callbacks.negative_miner import NegativeMiner
 from contraport.training.components.data_builder import (
     build_batch_loader,
     build_dataset,
-    count_steps_per_epoch,
+    count_optimizer_steps_per_epoch,
     feature_cache_unsupported_reason,
     load_or_draw_mismatched_partners,
 )
@@ -98,7 +98,7 @@ def build_components(
         dataset = replace_views_after_first(dataset, partners)
     if settings.audit:
         dataset = add_decoys(dataset, seed=settings.seed, data=settings.data, declared_roles=settings.columns)
-    epoch = count_steps_per_epoch(settings, dataset)
+    epoch = count_optimizer_steps_per_epoch(settings, dataset)
     loader_config, spec = LoaderConfig(num_workers=settings.num_workers), settings.mined_negatives_spec
     miner = None if spec is None else NegativeMiner(spec, dataset, seed=settings.seed, loader_config=loader_config)
     module = build_training_module(

@@ -35,7 +35,7 @@ from contraport.data.views.custom_transforms import DrawOnLoadDataset, wrap_tran
 from contraport.data.views.views import COLOR_SPLIT_VIEWS_NAME
 from contraport.encoders.model import resolve_view_index
 from contraport.errors import UsageError, check
-from contraport.objectives.loss_schedules import SetConstraint, parse_constraint_schedule
+from contraport.objectives.loss_schedules import ConstantConstraint, parse_constraint_schedule
 from contraport.options import has_object_placeholder
 from contraport.runs import WritableRun
 from contraport.training.config import Settings
@@ -57,11 +57,11 @@ def with_epochs_from_steps(settings: Settings, dataset: Dataset, *, has_explicit
     if settings.steps is None:
         return settings
     check(not has_explicit_epochs, "steps: cannot be combined with epochs. Give one of the two.", "conflict")
-    by_epochs = replace(settings, steps=None)
-    return replace(by_epochs, epochs=math.ceil(settings.steps / max(1, count_steps_per_epoch(by_epochs, dataset))))
+    steps_per_epoch = max(1, count_optimizer_steps_per_epoch(replace(settings, steps=None), dataset))
+    return replace(settings, steps=None, epochs=math.ceil(settings.steps / steps_per_epoch))
 
 
-def count_steps_per_epoch(settings: Settings, dataset: Dataset) -> int:
+def count_optimizer_steps_per_epoch(settings: Settings, dataset: Dataset) -> int:
     """Return the number of optimizer steps per epoch, without an incomplete last batch."""
     return settings.steps or math.ceil(len(dataset) // settings.batch_size / settings.grad_accum_steps)
 
@@ -159,7 +159,7 @@ def _check_stream_settings(settings: Settings, stream: Stream) -> None:
     constraint = None if settings.constraint is None else parse_constraint_schedule(settings.constraint, 1)
     unsupported = {
         "sample_weight": settings.sample_weight_source not in (None, "plan"),
-        "constraint": isinstance(constraint, SetConstraint) and constraint.constraint.requires_ids,
+        "constraint": isinstance(constraint, ConstantConstraint) and constraint.constraint.requires_ids,
         "negatives": settings.negatives == "bank" or settings.mined_negatives_spec is not None,
         "target": settings.target is not None and not settings.target.startswith(("pairs", "labels")),
     }

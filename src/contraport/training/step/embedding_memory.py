@@ -29,8 +29,8 @@ class EmbeddingMemory(nn.Module, ABC):
         """Return a view's positives, ``(b, d)``, and stored negatives, if any."""
 
     @abstractmethod
-    def write(self, keys: Tensor, ids: Tensor) -> None:
-        """Store the embeddings ``(b, views, d)`` of the items with ids ``(b,)``."""
+    def write(self, view_embeddings: Tensor, item_ids: Tensor) -> None:
+        """Store the embeddings ``(b, views, d)`` of all views of the items."""
 
     def stage(self, keys: Sequence[Tensor], ids: Tensor) -> None:
         """Collect the embeddings of all views, ``(b, d)`` each, to store after the step."""
@@ -79,11 +79,11 @@ class Queue(EmbeddingMemory):
     def get_positives_and_negatives(self, view: int, keys: Tensor, ids: Tensor) -> tuple[Tensor, ExtraNegatives | None]:
         return keys, self.get_extra_negatives(view) if self.written > 0 else None
 
-    def write(self, keys: Tensor, ids: Tensor) -> None:
-        size = len(self.embeddings)
-        slots = torch.arange(int(self.written), int(self.written) + len(keys), device=keys.device)[-size:] % size
-        self.embeddings[slots], self.ids[slots] = keys[-size:], ids[-size:]
-        self.written += len(keys)
+    def write(self, view_embeddings: Tensor, item_ids: Tensor) -> None:
+        size, start = len(self.embeddings), int(self.written)
+        slots = torch.arange(start, start + len(view_embeddings), device=view_embeddings.device)[-size:] % size
+        self.embeddings[slots], self.ids[slots] = view_embeddings[-size:], item_ids[-size:]
+        self.written += len(view_embeddings)
 
 
 class MovingAverageBank(EmbeddingMemory):
@@ -118,6 +118,6 @@ class MovingAverageBank(EmbeddingMemory):
         drawn = torch.randint(len(self.embeddings), (self.num_negatives,)).to(ids.device)
         return self.embeddings[ids, view], ExtraNegatives(self.embeddings[drawn, view], drawn)
 
-    def write(self, keys: Tensor, ids: Tensor) -> None:
-        averages = torch.lerp(F.normalize(keys, dim=2), self.embeddings[ids], 0.5)
-        self.embeddings[ids] = F.normalize(averages, dim=2)
+    def write(self, view_embeddings: Tensor, item_ids: Tensor) -> None:
+        averages = torch.lerp(F.normalize(view_embeddings, dim=2), self.embeddings[item_ids], 0.5)
+        self.embeddings[item_ids] = F.normalize(averages, dim=2)
