@@ -263,7 +263,9 @@ def test_cross_fit_trains_on_trusted_pairs_and_scores_the_held_out_fold(monkeypa
 
     monkeypatch.setattr(rounds_excluding_suspects, "_train_and_encode_all_pairs", train_encoder)
     monkeypatch.setattr(rounds_excluding_suspects, "score_pairs", score)
-    fold_scores = rounds_excluding_suspects.CrossFitScores(None, num_rounds=2, num_repeats=2, num_pairs=items)
+    fold_scores = rounds_excluding_suspects.CrossFitPairAndMismatchScores(
+        None, num_rounds=2, num_repeats=2, num_pairs=items
+    )
     dataset = from_arrays((np.eye(items), np.eye(items)))
     rounds = list(
         rounds_excluding_suspects.train_crossfit_rounds(
@@ -283,7 +285,7 @@ def test_cross_fit_trains_on_trusted_pairs_and_scores_the_held_out_fold(monkeypa
     assert rounds[1].scores == pytest.approx(pair_scores + 0.1 * mean_encoder_number(scored_parts, items), abs=1e-5)
     wrong = np.argsort(rounds[0].scores, kind="stable")[: items - len(trusted)]
     assert sorted(trusted) == rounds[0].get_trusted_indices().tolist() == sorted({*range(items)} - {*wrong.tolist()})
-    half = rounds_excluding_suspects.CrossFitScores(None, num_rounds=1, num_repeats=1, num_pairs=4)
+    half = rounds_excluding_suspects.CrossFitPairAndMismatchScores(None, num_rounds=1, num_repeats=1, num_pairs=4)
     half.save_fold_scores((0, 0), torch.tensor([0, 1]), torch.ones(2), torch.ones(2))
     assert half.are_all_pairs_scored((0, 0), torch.tensor([0, 1]))
     assert not half.are_all_pairs_scored((0, 0), torch.tensor([1, 2]))

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column
 
 T = TypeVar("T")
+BeginStep = Callable[[str], None]  # argument: description of the step that begins
 
 
 def make_console_without_markup(*, stderr: bool = False, quiet: bool = False, width: int | None = None) -> Console:
@@ -30,8 +31,8 @@ class ProgressBars:
     A bar disappears when it ends. All bars share one display, as two displays would overwrite each other.
 
     >>> bars = ProgressBars()
-    >>> with bars.open_step_bar(2) as step:
-    ...     step("kNN")
+    >>> with bars.open_step_bar(2) as begin_step:
+    ...     begin_step("kNN")
     ...     sum(bars.track([1, 2, 3], "items"))
     6
     """
@@ -50,12 +51,12 @@ class ProgressBars:
         self._open = 0
 
     @contextmanager
-    def open_step_bar(self, total: int | None, description: str = "") -> Iterator[Callable[[str], None]]:
+    def open_step_bar(self, total: int | None, description: str = "") -> Iterator[BeginStep]:
         """Show a progress bar and yield a callback that begins the next step."""
         task = self._progress.add_task(description, total=total)
         started = 0
 
-        def step(description: str) -> None:
+        def begin_step(description: str) -> None:
             nonlocal started
             self._progress.update(task, completed=started, description=description)
             started += 1
@@ -64,7 +65,7 @@ class ProgressBars:
         if self._shown:
             self._progress.start()
         try:
-            yield step
+            yield begin_step
         finally:
             self._progress.remove_task(task)
             self._open -= 1
@@ -76,7 +77,7 @@ class ProgressBars:
         if not self._shown:
             yield from items
             return
-        with self.open_step_bar(total, description) as step:
+        with self.open_step_bar(total, description) as begin_step:
             for item in items:
-                step(description)
+                begin_step(description)
                 yield item

@@ -32,7 +32,7 @@ from contraport.auditing.pairs.partner_proposals import (
 from contraport.auditing.pairs.synthetic_mismatches import check_auditable_dataset
 from contraport.auditing.result import Audit, build_online_audit
 from contraport.auditing.rounds_excluding_suspects import (
-    CrossFitScores,
+    CrossFitPairAndMismatchScores,
     RoundResult,
     score_frozen_rounds,
     train_crossfit_rounds,
@@ -169,7 +169,9 @@ def _audit_two_views(options: AuditOptions, dataset: Dataset, folder: Path) -> A
         device = resolve_available_device(options.device).type
         settings = Settings(data=dataset, device=device, **_collect_training_options(options, dataset))
         path = None if options.out is None else folder / "judgements.npz"
-        saved = CrossFitScores(path, num_rounds=options.rounds, num_repeats=options.repeats, num_pairs=len(dataset))
+        saved = CrossFitPairAndMismatchScores(
+            path, num_rounds=options.rounds, num_repeats=options.repeats, num_pairs=len(dataset)
+        )
         rounds = train_crossfit_rounds(dataset, settings, saved, statistic=statistic, folds=options.folds)
     *_, result = ProgressBars(shown=options.progress).track(rounds, "rounds", options.rounds)
     paired = result.last_computed_features

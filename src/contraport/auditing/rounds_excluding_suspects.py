@@ -82,8 +82,8 @@ def score_frozen_rounds(dataset: Dataset, *, statistic: str, rounds: int, seed: 
         yield result
 
 
-class CrossFitScores:
-    """Scores of finished cross-fitting folds, saved so that an audit can resume.
+class CrossFitPairAndMismatchScores:
+    """Scores of pairs and deliberate mismatches in finished folds, saved for resuming.
 
     Args:
         path: the file; None: nothing is saved.
@@ -126,7 +126,7 @@ class CrossFitScores:
 
 
 def train_crossfit_rounds(
-    dataset: Dataset, settings: Settings, saved_scores: CrossFitScores, *, statistic: str, folds: int
+    dataset: Dataset, settings: Settings, saved_scores: CrossFitPairAndMismatchScores, *, statistic: str, folds: int
 ) -> Iterator[RoundResult]:
     """Audit by cross-fitting in rounds, and yield the mean scores after each round.
 

@@ -38,7 +38,13 @@ def docs(arguments: dict[str, Any]) -> str:
     """
     options, paths = DocsOptions(**arguments), page_paths_by_name()
     if options.page is None:
-        return _format_page_list(paths)
+        lines, width = ["usage: contraport docs PAGE [SECTION]"], max(map(len, paths))
+        for caption, part in _page_paths_by_part().items():
+            lines += ["", f"{caption.lower()}:"]
+            for page, page_path in part.items():
+                title = page_path.read_text("utf-8").partition("\n")[0].removeprefix("# ")
+                lines.append(f"  {page:{width}}  {title}")
+        return "\n".join(lines)
     path, _, anchor = options.page.partition("#")  # the form of links between pages
     name, section = _page_name(path.removesuffix(".md")), options.section or anchor
     if name in _PAGE_AND_SECTION_BY_OLD_NAME:
@@ -145,15 +151,3 @@ def _page_paths_by_part() -> dict[str, dict[str, Path]]:
 def _page_name(path: str) -> str:
     """Return the file name of a page, or its folder's name for a README."""
     return path.removesuffix("/README").rpartition("/")[2]
-
-
-def _format_page_list(paths: Mapping[str, Path]) -> str:
-    """Format the documentation pages with their titles, by part."""
-    width = max(map(len, paths))
-    lines = ["usage: contraport docs PAGE [SECTION]"]
-    for caption, names in _page_paths_by_part().items():
-        lines += ["", f"{caption.lower()}:"]
-        for name, path in names.items():
-            title = path.read_text("utf-8").partition("\n")[0].removeprefix("# ")
-            lines.append(f"  {name:{width}}  {title}")
-    return "\n".join(lines)

@@ -34,7 +34,7 @@ from contraport.errors import UsageError, check, rename_argument, suggest_keywor
 from contraport.options import warn_renamed
 from contraport.seeding import draw_seed, fork_rng_locked_at_ends
 from contraport.training.callbacks.finite_guard import FiniteGuard
-from contraport.training.components.assembly import check_component_settings
+from contraport.training.components.assembly import check_settings_valid_and_available
 from contraport.training.components.step_builder import build_objective, build_training_module
 from contraport.training.config import Settings
 from contraport.training.loop import Callback, Loop, Position
@@ -380,7 +380,7 @@ class ContrastiveEncoder(_UnwrappedTransform, ClassNamePrefixFeaturesOutMixin, T
     def _initialize_training(self, dataset: Dataset, settings: Settings) -> None:
         """Build the training module and the optimizer, before the first epoch."""
         objective = build_objective(settings)
-        check_component_settings(settings, objective)
+        check_settings_valid_and_available(settings, objective)
         objective = copy.deepcopy(objective)
         check(self.device != "auto", "device: must be cpu, cuda or mps, got 'auto'.")
         steps_per_epoch = self._num_batches_per_epoch(len(dataset))

@@ -30,8 +30,6 @@ from contraport.objectives import KL, Matrix, Plan
 from contraport.objectives.layouts import Block, PairPattern
 from contraport.objectives.plan import PlanWithTarget
 
-CostMatrix = NDArray[np.float64]  # cost of each row item with each column item
-
 
 class InverseOT(BaseEstimator):
     """Estimator of the cost whose entropic transport plan fits an observed coupling.
@@ -72,7 +70,7 @@ class InverseOT(BaseEstimator):
     """
 
     module_: nn.Module
-    cost_: CostMatrix
+    cost_: NDArray[np.float64]
     coupling_: NDArray[np.float64]
     kl_divergence_: float
     marginal_error_: float
@@ -160,7 +158,7 @@ class InverseOT(BaseEstimator):
             )
         return self
 
-    def predict(self, features_rows: ArrayLike, features_columns: ArrayLike) -> CostMatrix:
+    def predict(self, features_rows: ArrayLike, features_columns: ArrayLike) -> NDArray[np.float64]:
         """Return the learned cost of new row and column items, ``(k, l)``.
 
         The row items are ``(k, p)`` and the column items ``(l, q)``.
@@ -198,7 +196,7 @@ class InverseOT(BaseEstimator):
         return BilinearCost(num_row_features, num_column_features).double()
 
 
-def double_center(cost: ArrayLike) -> CostMatrix:
+def double_center(cost: ArrayLike) -> NDArray[np.float64]:
     """Center the rows and columns of a cost matrix at zero.
 
     Its balanced transport plans stay the same.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
@@ -15,6 +15,7 @@ import numpy as np
 from contraport._utils.files import atomic_write, write_json, write_npz
 from contraport._utils.formatting import format_options
 from contraport._utils.locks import lock_folder
+from contraport._utils.progress import BeginStep
 from contraport._utils.text_bytes import TEXT_SHAPE
 from contraport.data import Dataset
 from contraport.embedding import RawInputEncoder
@@ -175,18 +176,18 @@ def _compute_evaluation_to_save(run: WritableRun, options: EvaluateOptions) -> E
     plans: list[tuple[int, ArraysByName]] = []
     samples: ArraysByName = {}
     plan_note: str | None = None
-    with loaded.loader_config.bars.open_step_bar(steps) as report_step:
+    with loaded.loader_config.bars.open_step_bar(steps) as begin_step:
         # Each baseline's context is built when its turn comes, so that the features of one are in memory at a time.
         built = (loaded.build_context(name, encoder) for name, encoder in baselines.items())
         for context in chain(built, [trained], truncated):
-            results[context.name] = _compute_possible_finite_results(context, possible, run, report_step)
+            results[context.name] = _compute_possible_finite_results(context, possible, run, begin_step)
         for epoch, model in iter_intermediate_model_copies(run, loaded.model, checkpoints):
             context = loaded.build_context(f"epoch {epoch}", model)
-            results[context.name] = _compute_possible_finite_results(context, possible, run, report_step)
+            results[context.name] = _compute_possible_finite_results(context, possible, run, begin_step)
             if plan := loaded.compute_plan_arrays_at_epoch(model, epoch):
                 plans.append((epoch, plan))
         if not options.alone:
-            report_step(f"{run.path.name}: samples for contraport report")
+            begin_step(f"{run.path.name}: samples for contraport report")
             samples, plan_note = _collect_page_arrays_and_plan_note(
                 loaded, trained, plans, has_probe="linear_probe" in results["trained"]
             )
@@ -292,12 +293,12 @@ def _collect_page_arrays_and_plan_note(
 
 
 def _compute_possible_finite_results(
-    context: EvalContext, metrics: Sequence[Metric], run: WritableRun, report_step: Callable[[str], None]
+    context: EvalContext, metrics: Sequence[Metric], run: WritableRun, begin_step: BeginStep
 ) -> dict[str, MetricResult | float]:
     """Compute the metrics whose requirements are met, and keep finite results."""
     results = {}
     for metric in metrics:
-        report_step(f"{run.path.name}, {context.name}: {metric.title}")
+        begin_step(f"{run.path.name}, {context.name}: {metric.title}")
         # Those of the trained encoder were checked before.
         if context.name == "trained" or metric.find_unmet_requirement(context) is None:
             result = metric(context)

@@ -29,7 +29,7 @@ from contraport.training.config import RECORDED_OPTIONS_BY_NAME
 ResultByMetric = Mapping[str, MetricResult | float]
 """Results of one encoder, by metric key."""
 
-DifferencesByBaseline = Mapping[str, Mapping[str, Difference]]
+DifferencesByBaselineAndMetric = Mapping[str, Mapping[str, Difference]]
 """Differences of the trained encoder from a baseline, by baseline and metric key."""
 
 
@@ -173,7 +173,8 @@ def build_zero_width_interval_notes(results: ResultByMetric) -> list[str]:
 
 
 def build_worsened_geometry_notes(
-    values_by_encoder: Mapping[str, Mapping[str, float]], differences: DifferencesByBaseline = MappingProxyType({})
+    values_by_encoder: Mapping[str, Mapping[str, float]],
+    differences: DifferencesByBaselineAndMetric = MappingProxyType({}),
 ) -> list[str]:
     """Return a note if training worsened alignment or uniformity.
 
@@ -200,7 +201,7 @@ def build_worsened_geometry_notes(
 
 def find_verdict_text(
     metric_keys: Iterable[str],
-    differences: DifferencesByBaseline,
+    differences: DifferencesByBaselineAndMetric,
     *,
     num_test_items: int,
     is_encoder_frozen: bool = False,
@@ -242,7 +243,7 @@ def find_verdict_text(
 
 
 def _find_verdict_without_size_warning(
-    metrics: Sequence[Metric], differences: DifferencesByBaseline, advice_by_baseline: Mapping[str, str]
+    metrics: Sequence[Metric], differences: DifferencesByBaselineAndMetric, advice_by_baseline: Mapping[str, str]
 ) -> str | None:
     """Return the verdict without the warning about a small test set.
 
@@ -279,7 +280,9 @@ def _find_verdict_without_size_warning(
     return f"Use the trained encoder: it is better {', and '.join(reasons)}."
 
 
-def _advise_if_retrieval_beats_all_baselines(metrics: Sequence[Metric], differences: DifferencesByBaseline) -> str:
+def _advise_if_retrieval_beats_all_baselines(
+    metrics: Sequence[Metric], differences: DifferencesByBaselineAndMetric
+) -> str:
     """Return advice to use the encoder for retrieval, empty unless it beats all baselines."""
     keys = {key for by_metric in differences.values() for key in by_metric}
     metric = next((one for one in metrics if one.group == "retrieval" and one.key in keys), None)

@@ -39,12 +39,12 @@ def render_page(template: str, package: str, **values: Any) -> str:
     return str(environment.get_template(template).render(values))
 
 
-def pixels_to_pil(pixels: NDArray[np.uint8]) -> Image.Image:
+def chw_pixels_to_pil(pixels: NDArray[np.uint8]) -> Image.Image:
     """Convert uint8 pixels ``(C, H, W)`` to an RGB or gray PIL image.
 
     Three channels are color. Gray is the mean over the channels.
 
-    >>> pixels_to_pil(np.zeros((3, 2, 4), np.uint8)).size, pixels_to_pil(np.zeros((5, 2, 4), np.uint8)).mode
+    >>> chw_pixels_to_pil(np.zeros((3, 2, 4), np.uint8)).size, chw_pixels_to_pil(np.zeros((5, 2, 4), np.uint8)).mode
     ((4, 2), 'L')
     """
     if len(pixels) == 3:
@@ -72,7 +72,7 @@ def build_preview_records(previews: NDArray[Any]) -> list[dict[str, Any]]:
         return [{"is": "text", "text": str(text)} for text in previews]
     if previews.ndim == 4:
         kind = "png" if max(previews.shape[2:]) <= 48 else "webp"  # small images without loss
-        return [{"is": "image", "uri": encode_data_uri(pixels_to_pil(one), kind, quality=80)} for one in previews]
+        return [{"is": "image", "uri": encode_data_uri(chw_pixels_to_pil(one), kind, quality=80)} for one in previews]
     return [{"is": "vector" if previews.ndim == 2 else "series", "values": values.tolist()} for values in previews]
 
 
@@ -137,7 +137,7 @@ class PageAssets:
         packed = np.zeros((rows * columns, channels, height, width), dtype=np.uint8)
         packed[:items] = thumbnails
         packed = packed.reshape(rows, columns, channels, height, width).transpose(2, 0, 3, 1, 4)
-        image = pixels_to_pil(packed.reshape(channels, rows * height, columns * width))
+        image = chw_pixels_to_pil(packed.reshape(channels, rows * height, columns * width))
         uri = encode_data_uri(image, "png", optimize=True)
         if len(uri) > 670_000:  # a page of two runs stays below 2 MB
             uri = encode_data_uri(image, "jpeg", quality=80, optimize=True)

@@ -15,7 +15,7 @@ from contraport._utils.formatting import equally_long_suffixes_by_path
 from contraport.data.item_previews import shrink_to_uint8_nchw
 from contraport.errors import UsageError, check, check_output_file, check_regular_file, translate_write_errors
 from contraport.feature_files import Features
-from contraport.reporting.html_page_parts import encode_data_uri, pixels_to_pil, render_page
+from contraport.reporting.html_page_parts import chw_pixels_to_pil, encode_data_uri, render_page
 from contraport.runs import Run, WritableRun
 from contraport.training.components.data_builder import build_dataset
 
@@ -155,7 +155,7 @@ def _training_picture_uris_by_item(features: Features, items: Sequence[int]) -> 
                 positions = torch.tensor([places[int(features.source_rows[item])] for item in present])
                 views = dataset.store.fetch_views(positions)
                 uris = [
-                    encode_data_uri(pixels_to_pil(one), "png")
+                    encode_data_uri(chw_pixels_to_pil(one), "png")
                     for one in shrink_to_uint8_nchw(views[0], PICTURE_SIDE_PIXELS)
                 ]
                 pictures |= dict(zip(present, uris, strict=True))

@@ -105,20 +105,19 @@ class Loop:
         self.amp = amp
         self.offset = offset
         self.callbacks = tuple(callbacks)
-        self.completed_micro_batches = 0
         self.is_last_batch = False
         self.should_stop = False
         self.grad_norm = torch.zeros(())
         self.data_wait_seconds = 0.0
-        self.set_position(start or Position())
+        self.set_completed_counts(start or Position())
 
     @property
     def total_steps(self) -> int:
         """Number of optimizer steps of the whole training."""
         return self.epochs * -(-len(self.batches) // self.grad_accum_steps)
 
-    def set_position(self, position: Position) -> None:
-        """Set epoch, batch and step, as when a checkpoint is restored."""
+    def set_completed_counts(self, position: Position) -> None:
+        """Set the counts of completed epochs, batches and steps, as from a checkpoint."""
         self.completed_epochs, self.completed_batches, self.step = position
         self.completed_micro_batches = 0
 

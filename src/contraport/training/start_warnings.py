@@ -56,7 +56,7 @@ MAX_SUGGESTED_EPOCHS = 400
 With 48 digits a linear probe gained 23 points from 10 to 100 epochs, 2 from 100 to 400 and 4 from 400 to 1,000.
 """
 
-MIN_SUGGESTED_BATCH_SIZE = 32
+SMALLEST_BATCH_SIZE_TO_SUGGEST = 32
 """Smallest batch size that is suggested: each item needs some others as negatives."""
 
 log = logging.getLogger("contraport.training")
@@ -223,10 +223,10 @@ def suggest_batch_size(items: int, max_batch_size: int) -> int:
     >>> [suggest_batch_size(items, 256) for items in (48, 100, 200, 600, 9_000)]
     [48, 32, 32, 128, 256]
     """
-    if items < 2 * MIN_SUGGESTED_BATCH_SIZE:
+    if items < 2 * SMALLEST_BATCH_SIZE_TO_SUGGEST:
         return min(max_batch_size, items)
     quarter: int = 2 ** ((items // 4).bit_length() - 1)
-    return min(max_batch_size, max(MIN_SUGGESTED_BATCH_SIZE, quarter))
+    return min(max_batch_size, max(SMALLEST_BATCH_SIZE_TO_SUGGEST, quarter))
 
 
 def find_default_objective_warning(dataset: Dataset, explicit_options: Mapping[str, Any]) -> str | None:

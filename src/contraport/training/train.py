@@ -32,7 +32,11 @@ from contraport.runs import Run, WritableRun, default_run_path
 from contraport.training.callbacks.early_stopping import list_scheduled_metrics
 from contraport.training.callbacks.loggers import Logger, open_loggers
 from contraport.training.command_options import TRAIN_COMMAND_SPEC
-from contraport.training.components.assembly import TrainingComponents, build_components, check_component_settings
+from contraport.training.components.assembly import (
+    TrainingComponents,
+    build_components,
+    check_settings_valid_and_available,
+)
 from contraport.training.components.data_builder import (
     build_batch_loader,
     build_dataset,
@@ -101,7 +105,7 @@ def train_from_options(explicit_options: dict[str, Any], *, parent_command: str 
         with stop_all_on_error():
             settings = resolve_settings(explicit_options)
             objective = build_objective(settings)
-            check_component_settings(settings, objective)
+            check_settings_valid_and_available(settings, objective)
             resumed = WritableRun(settings.out) if settings.resume and settings.out else None
             initial_weights = load_initial_weights(settings, resumed)
             settings = with_defaults_from_weights(settings, initial_weights)

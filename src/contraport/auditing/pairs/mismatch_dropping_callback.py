@@ -223,7 +223,7 @@ class AuditCallback(MismatchDroppingCallback[PairAuditState]):
             wrong = "the views share too little to estimate how many pairs are wrong"
         return f"{wrong}; {len(state.training_positions)} of {len(state.mean_scores)} kept"
 
-    def extract_paired_features(self) -> PairedFeatures:
+    def extract_features_of_all_pairs(self) -> PairedFeatures:
         """Return the features of all pairs, with neighbors among training pairs only."""
         pool = self._positions[self._positions < len(self._dataset)]
         return encode_pairs(
@@ -257,7 +257,7 @@ class AuditCallback(MismatchDroppingCallback[PairAuditState]):
             # The features of the last scoring, with its neighbors and maps; None after a restart.
             scored, self._last_features = self._last_features, None
             proposals = propose_partners(
-                self.extract_paired_features() if scored is None else scored,
+                self.extract_features_of_all_pairs() if scored is None else scored,
                 lowest_scoring_indices(state.mean_scores, state.noise_rate),
                 second_view_content_ids=second_view_content_ids_if_repeated(self._dataset),
             )
@@ -297,7 +297,7 @@ class AuditCallback(MismatchDroppingCallback[PairAuditState]):
 
     def _score_pairs_decoys_fresh_decoys(self) -> tuple[Tensor, Tensor, Tensor]:
         """Score the pairs, the mismatches added to training, and mismatches never trained on."""
-        paired, decoys = self.extract_paired_features(), self._dataset.decoy_pairs
+        paired, decoys = self.extract_features_of_all_pairs(), self._dataset.decoy_pairs
         self._last_features = paired
         if self.last_state is None and (projection := find_width_reduction_note(paired.features)):
             log.info("Audit: %s.", projection)

@@ -76,7 +76,7 @@ class ViewPairScores(NamedTuple):
 
 
 class ViewAuditCallback(MismatchDroppingCallback[ViewAuditState]):
-    """Training callback that scores views between epochs and drops suspected ones."""
+    """Training callback that scores each single view between epochs and drops suspects."""
 
     @property
     def _view_pairs(self) -> list[tuple[int, int]]:

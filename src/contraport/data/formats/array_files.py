@@ -54,9 +54,9 @@ def dataset_from_arrays(
         UsageError: an unknown key, or arrays that do not match.
     """
     checked = _parse_arrays_by_key(arrays, path)
-    parts = [_select_split_arrays(checked, path, suffix="")]
+    parts = [_select_and_check_split_arrays(checked, path, key_suffix="")]
     if any(key.endswith("_test") for key in checked):
-        parts.append(_select_split_arrays(checked, path, suffix="_test"))
+        parts.append(_select_and_check_split_arrays(checked, path, key_suffix="_test"))
     described = [{key: (array.shape[1:], array.dtype.kind) for key, array in part.items()} for part in parts]
     message = f"data: {path}: must have the same arrays, shapes and types in both splits, got {described}."
     check(described[0] == described[-1], message, "splits_differ")
@@ -147,14 +147,16 @@ def _list_custom_view_names(arrays: Mapping[str, Any]) -> list[str]:
     return [name for name in names if not _FIXED_MEANING_KEY_PATTERN.fullmatch(name)]
 
 
-def _select_split_arrays(arrays: dict[str, np.ndarray], path: str, *, suffix: str) -> dict[str, np.ndarray]:
+def _select_and_check_split_arrays(
+    arrays: dict[str, np.ndarray], path: str, *, key_suffix: Literal["", "_test"]
+) -> dict[str, np.ndarray]:
     """Return the arrays of one split, keyed by their names without `_test`."""
-    names = {key.removesuffix("_test"): key for key in arrays if key.endswith("_test") == bool(suffix)}
+    names = {key.removesuffix("_test"): key for key in arrays if key.endswith("_test") == bool(key_suffix)}
     views = ["x"] if "x" in names else [f"view{number}" for number in range(len(names)) if f"view{number}" in names]
     views = views or [name for name in _list_custom_view_names(arrays) if name in names]
     extra = [name for name in names if (name == "x" or name.startswith("view")) and name not in views]
-    message = f"data: {path}: must have an array x{suffix}, view0{suffix} or two or more with names of your own, got "
-    message += f"{', '.join(sorted(arrays)) or 'none'}."
+    message = f"data: {path}: must have an array x{key_suffix}, view0{key_suffix} or two or more with names of your "
+    message += f"own, got {', '.join(sorted(arrays)) or 'none'}."
     check(len(views) > 0, message, "no_view")
     message = f"data: {path}: must have either x or view0, view1, ... without a gap, got {', '.join(sorted(arrays))}."
     check(not extra, message, "view_keys")

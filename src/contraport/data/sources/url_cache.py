@@ -135,12 +135,12 @@ def _download_and_record(file: _RemoteFile, bars: ProgressBars) -> None:
     try:
         local.parent.mkdir(parents=True, exist_ok=True)
         size = file.file_system.size(file.path)
-        with atomic_write(local) as temporary, bars.open_step_bar(size and size // BYTES_PER_MEGABYTE, name) as step:
+        with atomic_write(local) as temporary, bars.open_step_bar(size and size // BYTES_PER_MEGABYTE, name) as begin:
 
             def advance(size: int | None, value: int, **_: Any) -> None:
                 nonlocal shown
                 for _number in range(shown, value // BYTES_PER_MEGABYTE):
-                    step(name)
+                    begin(name)
                 shown = max(shown, value // BYTES_PER_MEGABYTE)
 
             callback = import_optional("fsspec", "remote", "data: a URL").callbacks.Callback(hooks={"bar": advance})

@@ -160,7 +160,7 @@ def restore_last_checkpoint(loop: Loop, run: WritableRun) -> None:
     """
     try:
         state = read_checkpoint(run.last_checkpoint)
-        loop.set_position(Position(state["epoch"], state["batch"], state["step"]))
+        loop.set_completed_counts(Position(state["epoch"], state["batch"], state["step"]))
         own_values = loop.module.state_dict()
         loop.module.load_state_dict(
             {name: shard_like(value, own_values.get(name)) for name, value in state["pipeline"].items()}

@@ -121,7 +121,7 @@ def build_components(
     return TrainingComponents(dataset, batches, module, epoch, audit_callback, miner, partner_indices=partners)
 
 
-def check_component_settings(settings: Settings, objective: nn.Module | None) -> None:
+def check_settings_valid_and_available(settings: Settings, objective: nn.Module | None) -> None:
     """Raise `UsageError` if a component's setting is invalid or unsupported by this machine.
 
     No data are read. `objective` is that of the settings, see `build_objective`.
