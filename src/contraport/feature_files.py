@@ -192,11 +192,11 @@ def remove_features_and_items_table(feature_file: Path) -> None:
         items_table_path(feature_file).unlink(missing_ok=True)
 
 
-class FeatureFileBuffer:
-    """Buffer that writes features to a temporary file batch by batch."""
+class TemporaryFeatureBuffer:
+    """Buffer of features in a temporary file, and of item metadata in memory."""
 
-    def __init__(self, path: Path, file: BinaryIO) -> None:
-        self._path = path
+    def __init__(self, temporary_path: Path, file: BinaryIO) -> None:
+        self._path = temporary_path
         self._file = file
         self._width = 0
         self._rows: list[np.ndarray] = []
@@ -247,7 +247,7 @@ class FeatureFileBuffer:
 
 
 @contextmanager
-def open_temporary_feature_buffer(beside: Path) -> Iterator[FeatureFileBuffer]:
+def open_temporary_feature_buffer(beside: Path) -> Iterator[TemporaryFeatureBuffer]:
     """Context manager that provides a temporary feature file, removed on exit."""
     temporary = beside.with_name(f".{beside.stem}-{uuid.uuid4().hex}.features")
     with translate_write_errors("out", beside):
@@ -255,7 +255,7 @@ def open_temporary_feature_buffer(beside: Path) -> Iterator[FeatureFileBuffer]:
         file = temporary.open("wb")
     try:
         with file:
-            yield FeatureFileBuffer(temporary, file)
+            yield TemporaryFeatureBuffer(temporary, file)
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from contraport.auditing.pairs.synthetic_mismatches import add_decoys
-from contraport.auditing.pairs.view_audit_callback import ViewAuditCallback, ViewPairScores
+from contraport.auditing.pairs.view_audit_callback import ScoresByViewPair, ViewAuditCallback
 from contraport.data import BatchOrder, from_arrays
 from contraport.runs import Run
 from contraport.training import train
@@ -98,9 +98,9 @@ def test_workers_do_not_change_the_training(tmp_path: Path) -> None:
 class ViewAuditCallbackWithStubScores(ViewAuditCallback):
     """Audit with prepared scores of the pairs of views."""
 
-    prepared_scores: ViewPairScores
+    prepared_scores: ScoresByViewPair
 
-    def _score_view_pairs_of_items_and_decoys(self) -> ViewPairScores:
+    def _score_view_pairs_of_items_and_decoys(self) -> ScoresByViewPair:
         return self.prepared_scores
 
 
@@ -126,7 +126,7 @@ def test_decoys_replace_one_view() -> None:
     order = BatchOrder(ITEMS, batch_size=40, shuffle=True, seed=0, drop_last=True)
     pipeline: Any = None
     audit = ViewAuditCallbackWithStubScores(dataset, pipeline, order, epochs=12)
-    audit.prepared_scores = ViewPairScores(scores, fresh)
+    audit.prepared_scores = ScoresByViewPair(scores, fresh)
     assert audit.score_and_select_if_due(1)
     assert audit.last_state is not None
     trusted = audit.last_state.trusted_views

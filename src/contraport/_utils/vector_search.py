@@ -139,10 +139,10 @@ def mean_top_products(queries: Tensor, keys: Tensor, count: int) -> Tensor:
     return torch.cat(means)
 
 
-def inner_products_of_rows(rows: Tensor) -> Tensor:
+def inner_products_of_all_row_pairs(rows: Tensor) -> Tensor:
     """Return the ``(n, n)`` matrix of the inner products of n rows.
 
-    >>> inner_products_of_rows(torch.tensor([[1.0, 2.0], [0.0, 3.0]]))
+    >>> inner_products_of_all_row_pairs(torch.tensor([[1.0, 2.0], [0.0, 3.0]]))
     tensor([[5., 6.],
             [6., 9.]])
     """
@@ -248,17 +248,17 @@ class CellSearch:
         largest, order = largest.sort(dim=1, descending=True)
         return largest, rows.gather(1, order)
 
-    def count_rows_in_nearer_cells(self, queries: Tensor, rows: Tensor) -> Tensor:
-        """Count rows whose cell is nearer to the query than a given row's cell.
+    def count_rows_in_nearer_cells(self, queries: Tensor, rows_per_query: Tensor) -> Tensor:
+        """Count, for each given row of a query, the rows in nearer cells.
 
         A cell is nearer if its center is nearer to the query than that of the row's own cell. The rows of each query
         and the result are int64 ``(q, k)``.
         """
-        cell_of_row = torch.zeros(len(self._values), dtype=torch.int64, device=rows.device)
-        cell_of_row[torch.cat(self._cells)] = torch.arange(len(self._cells), device=rows.device).repeat_interleave(
-            self._sizes
-        )
-        blocks = zip(*(each.split(MAX_TILE_PRODUCTS // MAX_CELL_ROWS) for each in (queries, rows)), strict=True)
+        device, block_size = rows_per_query.device, MAX_TILE_PRODUCTS // MAX_CELL_ROWS
+        cell_of_row = torch.zeros(len(self._values), dtype=torch.int64, device=device)
+        cells = torch.arange(len(self._cells), device=device).repeat_interleave(self._sizes)
+        cell_of_row[torch.cat(self._cells)] = cells
+        blocks = zip(queries.split(block_size), rows_per_query.split(block_size), strict=True)
         return torch.cat([self._count_rows_in_nearer_cells(q).gather(1, cell_of_row[r]) for q, r in blocks])
 
     def _count_rows_in_nearer_cells(self, queries: Tensor) -> Tensor:

@@ -156,7 +156,7 @@ def _audit_two_views(options: AuditOptions, dataset: Dataset, folder: Path) -> A
     source_rows = dataset.source_rows.numpy()
     if options.method == "online":
         run = WritableRun(folder / "training")
-        own = _collect_training_options(options, dataset) | {"data": dataset, "out": run.path, "audit": True}
+        own = _build_unaugmented_training_options(options, dataset) | {"data": dataset, "out": run.path, "audit": True}
         own |= {name: getattr(options, name) for name in ("device", "progress")}
         own["resume"] = options.resume and run.config_path.exists()
         arrays = train_from_options(own, parent_command="audit").pair_scores()
@@ -167,7 +167,7 @@ def _audit_two_views(options: AuditOptions, dataset: Dataset, folder: Path) -> A
         rounds = score_frozen_rounds(dataset, statistic=statistic, rounds=options.rounds, seed=options.seed)
     else:
         device = resolve_available_device(options.device).type
-        settings = Settings(data=dataset, device=device, **_collect_training_options(options, dataset))
+        settings = Settings(data=dataset, device=device, **_build_unaugmented_training_options(options, dataset))
         path = None if options.out is None else folder / "judgements.npz"
         saved = CrossFitPairAndMismatchScores(
             path, num_rounds=options.rounds, num_repeats=options.repeats, num_pairs=len(dataset)
@@ -246,8 +246,8 @@ def _list_pair_folder_names(view_names: Sequence[str]) -> list[str]:
     )
 
 
-def _collect_training_options(options: AuditOptions, dataset: Dataset) -> dict[str, Any]:
-    """Return the options of an audit's training runs, with augmentation turned off."""
+def _build_unaugmented_training_options(options: AuditOptions, dataset: Dataset) -> dict[str, Any]:
+    """Return training options without augmentation, with the batch size capped by the dataset size."""
     settings = {name: getattr(options, name) for name in (*TRAINING_OPTION_NAMES, "seed", "num_workers")}
     if options.objective == "info-nce" and options.temperature is None:
         settings["temperature"] = 0.2

@@ -138,11 +138,11 @@ def number_by_first_occurrence(values: Tensor) -> Tensor:
     return torch.from_numpy(order[inverse].astype(np.int64))
 
 
-def first_indices(codes: Tensor) -> Tensor:
+def first_index_of_each_group(group_numbers: Tensor) -> Tensor:
     """Return the index of the first item of each group, by group number.
 
-    >>> first_indices(torch.tensor([1, 0, 1, 2])).tolist()
+    >>> first_index_of_each_group(torch.tensor([1, 0, 1, 2])).tolist()
     [1, 0, 3]
     """
-    firsts = torch.full((int(codes.max()) + 1 if len(codes) > 0 else 0,), len(codes))
-    return firsts.scatter_reduce(0, codes, torch.arange(len(codes)), "amin")
+    firsts = torch.full((int(group_numbers.max()) + 1 if len(group_numbers) > 0 else 0,), len(group_numbers))
+    return firsts.scatter_reduce(0, group_numbers, torch.arange(len(group_numbers)), "amin")

@@ -99,7 +99,7 @@ class FixedPointOperation(Operation):
         return *self.log_marginals, *self.relaxation.tensors(), *self.geometry.log_kernel.inputs
 
     def backward(self, passes: PairPasses, args: BackwardArgs) -> list[Tensor | None]:
-        point, needs_grad = self._read_fixed_point(args), args.needs_grad
+        point, needs_grad = self._read_fixed_point_and_gradients(args), args.needs_grad
         (f, g), (row_sums, column_sums), (f_bar, g_bar), log_marginals, relaxation = point
 
         def from_rows(u: Tensor) -> WeightTerm:
@@ -147,7 +147,7 @@ class FixedPointOperation(Operation):
         self, structure: TreeStructure, tensors: Sequence[Tensor], args: BackwardArgs
     ) -> list[Tensor | None]:
         operation: FixedPointOperation = unflatten(structure, tensors)
-        point = operation._read_fixed_point(args)
+        point = operation._read_fixed_point_and_gradients(args)
         (f, g), (u, v) = point.potentials, _solve_adjoint_system_densely(operation.geometry, point)
 
         def equations(*views: Tensor) -> list[Tensor]:
@@ -161,15 +161,16 @@ class FixedPointOperation(Operation):
 
         return differentiable_gradients(equations, tensors, [u, v], args.needs_grad)
 
-    def _read_fixed_point(self, args: BackwardArgs) -> _FixedPoint:
+    def _read_fixed_point_and_gradients(self, args: BackwardArgs) -> _FixedPointAndGrads:
         """Return the converged potentials and their gradients from the loss."""
         f, g, row_sums, column_sums, *_ = args.outputs
         pairs = zip(args.grad_outputs, self.log_marginals, strict=True)
         f_bar, g_bar = (torch.zeros_like(like) if gradient is None else gradient for gradient, like in pairs)
-        return _FixedPoint((f, g), (row_sums, column_sums), (f_bar, g_bar), self.log_marginals, self.relaxation)
+        log_sums, grads = (row_sums, column_sums), (f_bar, g_bar)
+        return _FixedPointAndGrads((f, g), log_sums, grads, self.log_marginals, self.relaxation)
 
 
-class _FixedPoint(NamedTuple):
+class _FixedPointAndGrads(NamedTuple):
     """Converged Sinkhorn potentials, and the gradients of the loss with respect to them."""
 
     potentials: tuple[Tensor, Tensor]
@@ -187,7 +188,7 @@ class _FixedPoint(NamedTuple):
         return s, t
 
 
-def _solve_adjoint_system_densely(geometry: Geometry, point: _FixedPoint) -> tuple[Tensor, Tensor]:
+def _solve_adjoint_system_densely(geometry: Geometry, point: _FixedPointAndGrads) -> tuple[Tensor, Tensor]:
     """Return the solution, (N,) and (M,), of the adjoint system, using a dense matrix."""
     (f, g), (f_bar, g_bar) = point.potentials, point.potential_grads
     s = geometry.dense()

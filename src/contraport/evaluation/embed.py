@@ -38,8 +38,8 @@ from contraport.evaluation.split_loading import (
 )
 from contraport.feature_files import (
     SUPPORTED_SUFFIXES,
-    FeatureFileBuffer,
     Features,
+    TemporaryFeatureBuffer,
     list_conflicting_files,
     open_temporary_feature_buffer,
     read_features,
@@ -264,7 +264,7 @@ def _slice_concatenated_datasets_for_rank(datasets: Sequence[Dataset], rank: int
 
 
 def _add_batch_to_buffer(
-    buffer: FeatureFileBuffer, dataset: Dataset, batch: Batch, features: np.ndarray, *, use_texts_as_keys: bool
+    buffer: TemporaryFeatureBuffer, dataset: Dataset, batch: Batch, features: np.ndarray, *, use_texts_as_keys: bool
 ) -> None:
     """Append a batch's features and item texts to the buffer.
 

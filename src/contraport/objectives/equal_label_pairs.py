@@ -27,18 +27,18 @@ def num_smaller_labels(labels: Tensor) -> Tensor:
     return torch.searchsorted(labels.sort().values, labels.contiguous())
 
 
-def log_mean_exp_by_group(groups: Tensor, values: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
+def log_mean_exp_by_group(groups: Tensor, values: Tensor, weights: Tensor, group_sizes: Tensor) -> Tensor:
     """Return each group's weighted log-mean-exp, (num_groups,), 0 for empty groups.
 
     Args:
         groups: index of the group of each value, (k,).
         values: the values, (k,).
         weights: weight of each value, (k,).
-        counts: number of values in each group, (num_groups,).
+        group_sizes: number of values in each group, (num_groups,).
     """
-    mass = torch.zeros_like(counts).index_add(0, groups, weights.to(values)).masked_fill(counts == 0, 1)
-    total = log_sum_exp_by_group(groups, values + weights.to(values).log(), len(counts))
-    return total.masked_fill(counts == 0, 0) - mass.log()
+    mass = torch.zeros_like(group_sizes).index_add(0, groups, weights.to(values)).masked_fill(group_sizes == 0, 1)
+    total = log_sum_exp_by_group(groups, values + weights.to(values).log(), len(group_sizes))
+    return total.masked_fill(group_sizes == 0, 0) - mass.log()
 
 
 def log_sum_exp_by_group(groups: Tensor, values: Tensor, num_groups: int) -> Tensor:

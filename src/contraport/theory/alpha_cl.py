@@ -164,7 +164,7 @@ def pair_weights(
     is_pairwise = is_pairwise and loss.layout == pairwise().layout and loss.kernel.cost == "cosine"
     check(is_pairwise, f"loss: must be a loss of pairwise(..., negatives='both'), got {loss!r}.", "not_pairwise")
     # The weights are the gradient of the loss in the costs.
-    cost, n = _CosineCostWithPairOffsets(2 * len(z0)), len(z0)
+    cost, n = _CosineCostWithPairOffsetsByOneHot(2 * len(z0)), len(z0)
     indicators = torch.eye(2 * n, dtype=torch.float64)
     views = [torch.cat([normalize(z.double()), rows], 1) for z, rows in zip((z0, z1), indicators.split(n), strict=True)]
     kernel = Gibbs(cost, loss.kernel.temperature)
@@ -174,7 +174,7 @@ def pair_weights(
     return (-2 * n * gradient).masked_fill(positives, 0).to(z0)
 
 
-class _CosineCostWithPairOffsets(nn.Module):
+class _CosineCostWithPairOffsetsByOneHot(nn.Module):
     """Cosine cost plus an offset per pair, initially zero.
 
     The gradient of a loss in these parameters is its gradient in the costs.

@@ -18,7 +18,7 @@ from contraport._utils.vector_search import (
     CellSearch,
     ComputedRows,
     TensorOrComputedRows,
-    inner_products_of_rows,
+    inner_products_of_all_row_pairs,
     mean_top_products,
     select_rows,
     top_indices,
@@ -168,7 +168,8 @@ class PairedFeatures:
             return self._parent._similarity_matrices
         if len(self) > MAX_SIMILARITY_MATRIX_ITEMS:
             return None
-        return inner_products_of_rows(self.features[0][:]), inner_products_of_rows(self.features[1][:])
+        first, second = self.features
+        return inner_products_of_all_row_pairs(first[:]), inner_products_of_all_row_pairs(second[:])
 
     def _nearest_candidates_of_items(self, view: int, candidates: Tensor, count: int) -> Tensor:
         """Return the candidates nearest to each item in a view, int64 ``(n, count)``."""
@@ -374,24 +375,25 @@ def load_vector_pairs(dataset: Dataset) -> PairedFeatures:
     is_copied = len(dataset) * sum(widths) <= MAX_NORMALIZED_COPY_VALUES
     for view, width in enumerate(widths):
         store = dataset.store.select_views((view,))
-        row_divisors = torch.empty(2, len(dataset), 1, dtype=torch.float32)
+        row_divisor_pairs = torch.empty(2, len(dataset), 1, dtype=torch.float32)
         values = torch.empty(len(dataset), width, dtype=torch.float32) if is_copied else None
         for rows in split_into_row_blocks(torch.arange(len(dataset)), width):
             fetched = store.fetch_views(rows)[0].float()
-            units, (row_divisors[0, rows], row_divisors[1, rows]) = normalize_rows_by_max_then_norm(fetched, 1.0)
+            units, divisors = normalize_rows_by_max_then_norm(fetched, 1.0)
+            row_divisor_pairs[0, rows], row_divisor_pairs[1, rows] = divisors
             if values is not None:
                 values[rows] = units
-        computed = ComputedRows(partial(_read_unit_rows, store, row_divisors), (len(dataset), width))
+        computed = ComputedRows(partial(_read_unit_rows, store, row_divisor_pairs), (len(dataset), width))
         features.append(computed if values is None else values)
     first, second = features
     embeddings = (first, second) if widths[0] == widths[1] else None
     return PairedFeatures((first, second), embeddings, are_normalized=True)
 
 
-def _read_unit_rows(store: Store, row_divisors: Tensor, rows: Tensor) -> Tensor:
+def _read_unit_rows(store: Store, row_divisor_pairs: Tensor, rows: Tensor) -> Tensor:
     """Return the given rows of a view, scaled to unit length."""
     unscaled = store.fetch_views(rows)[0].float()
-    return (unscaled / row_divisors[0].index_select(0, rows)).div_(row_divisors[1].index_select(0, rows))
+    return (unscaled / row_divisor_pairs[0].index_select(0, rows)).div_(row_divisor_pairs[1].index_select(0, rows))
 
 
 def encode_pairs(

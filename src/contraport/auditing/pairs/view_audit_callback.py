@@ -62,7 +62,7 @@ class ViewAuditState(NamedTuple):
     trusted_views: Tensor
 
 
-class ViewPairScores(NamedTuple):
+class ScoresByViewPair(NamedTuple):
     """Scores of each pair of views, for `n` items and `d` deliberate mismatches.
 
     Attributes:
@@ -163,7 +163,7 @@ class ViewAuditCallback(MismatchDroppingCallback[ViewAuditState]):
             epoch, number, scores, rates, torch.from_numpy(view_rates), view_scores, memorized, positions, trusted
         )
 
-    def _score_view_pairs_of_items_and_decoys(self) -> ViewPairScores:
+    def _score_view_pairs_of_items_and_decoys(self) -> ScoresByViewPair:
         """Score all items and deliberate mismatches by each pair of their views."""
         dataset, decoys, items = self._dataset, self._dataset.decoy_pairs, len(self._dataset)
         features, _ = encode_and_project_views(self._pipeline.model, dataset, self._pipeline.views, self._loader_config)
@@ -190,7 +190,7 @@ class ViewAuditCallback(MismatchDroppingCallback[ViewAuditState]):
         scores, fresh_scores = torch.stack(columns, dim=1).split([items + len(partners), len(partners)])
         has_view = torch.tensor([[view in pair for pair in self._view_pairs] for view in range(len(dataset.shapes))])
         is_known = has_view[dataset.replaced_view_indices] & (partners != decoys.first)[:, None]
-        return ViewPairScores(scores, fresh_scores.where(is_known, torch.nan))
+        return ScoresByViewPair(scores, fresh_scores.where(is_known, torch.nan))
 
     def _select_training_positions_and_trusted_views(
         self, view_scores: Tensor, *, includes_decoys: bool

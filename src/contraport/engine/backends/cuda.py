@@ -89,11 +89,12 @@ class CudaPairPasses(PairPasses):
 
     def row_column_log_sums(self, column_potential: Tensor | None, row_potential: Tensor | None) -> OptionalSums:
         row_bias, column_bias = self.outer
+        sums = self._row_log_or_weighted_sums_across_processes
         by_row = by_column = None
         if column_potential is not None:
-            by_row = self._gather_row_log_or_weighted_sums(self.inputs, column_potential + column_bias) + row_bias
+            by_row = sums(self.inputs, column_potential + column_bias) + row_bias
         if row_potential is not None:
-            by_column = self._gather_row_log_or_weighted_sums(self.inputs.T, row_potential + row_bias) + column_bias
+            by_column = sums(self.inputs.T, row_potential + row_bias) + column_bias
         return by_row, by_column
 
     def sum_each_term_over_factor_axis(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
@@ -102,7 +103,7 @@ class CudaPairPasses(PairPasses):
             inputs, a, b = self.inputs, term.row_exponents + self.outer[0], term.column_exponents + self.outer[1]
             if term.factor_axis == "rows":
                 inputs, a, b = inputs.T, b, a
-            sums.append(self._gather_row_log_or_weighted_sums(inputs, b, a, term.factor))
+            sums.append(self._row_log_or_weighted_sums_across_processes(inputs, b, a, term.factor))
         return sums
 
     def input_grads(
@@ -136,7 +137,7 @@ class CudaPairPasses(PairPasses):
         sums = (py * inputs.x).sum(1) + mass * row_bias[own] + bias_sums
         return self._gather_rows(sums, own, len(row_potential))
 
-    def _gather_row_log_or_weighted_sums(
+    def _row_log_or_weighted_sums_across_processes(
         self,
         inputs: _KernelInputs,
         column_exponents: Tensor,
@@ -253,30 +254,31 @@ class _WeightVariants(NamedTuple):
     Attributes:
         with_own_exponentials: Weights with one exponential per term; always exact.
         with_shared_exponential: Weights in which all terms share the exponential of the first term.
-        can_share_exponential: Flag of each term, (terms,): 1 if it can use the exponential of the first term, else 0.
+        can_share_exponential_by_term: 1 for each term that can use the exponential of the first, else 0, (terms,).
     """
 
     with_own_exponentials: _WeightTerms
     with_shared_exponential: _WeightTerms
-    can_share_exponential: Tensor
+    can_share_exponential_by_term: Tensor
 
     @property
     def T(self) -> _WeightVariants:
-        return _WeightVariants(self.with_own_exponentials.T, self.with_shared_exponential.T, self.can_share_exponential)
+        own, shared = self.with_own_exponentials.T, self.with_shared_exponential.T
+        return _WeightVariants(own, shared, self.can_share_exponential_by_term)
 
     def take_rows(self, rows: slice) -> _WeightVariants:
         own, shared = self.with_own_exponentials.take_rows(rows), self.with_shared_exponential.take_rows(rows)
-        return _WeightVariants(own, shared, self.can_share_exponential)
+        return _WeightVariants(own, shared, self.can_share_exponential_by_term)
 
     def iter_tensors_and_constants_per_launch(self) -> Iterator[tuple[tuple[Tensor, ...], dict[str, int]]]:
         """Yield the weight tensors and compile-time constants of each kernel launch.
 
         With several terms there are two launches, of which the kernel skips one: see `triton_kernels`.
         """
-        terms = len(self.can_share_exponential)
-        yield (*self.with_own_exponentials, self.can_share_exponential), {"GROUPS": terms, "RANK": 1}
+        terms = len(self.can_share_exponential_by_term)
+        yield (*self.with_own_exponentials, self.can_share_exponential_by_term), {"GROUPS": terms, "RANK": 1}
         if terms > 1:
-            yield (*self.with_shared_exponential, self.can_share_exponential), {"GROUPS": 1, "RANK": terms}
+            yield (*self.with_shared_exponential, self.can_share_exponential_by_term), {"GROUPS": 1, "RANK": terms}
 
 
 def _row_log_sums_or_weighted_sums(

@@ -87,25 +87,25 @@ class CheckpointAndStopCallback(Callback):
         # Clocks and signals differ between processes: all act as soon as one of them has to.
         is_due, is_over = any_across_processes(time.monotonic() - self._saved_at >= self._seconds, self._stop.requested)
         if is_due or is_over:
-            self._save_then_delete_backup(loop)
+            self._save_then_delete_replaced_run(loop)
         if is_over:
             raise TrainingStopped
 
     def after_epoch(self, loop: Loop) -> None:
         # Before the last checkpoint: a run that is killed in between repeats the epoch, and thus keeps it.
         if self._epochs_between_kept is not None and loop.completed_epochs % self._epochs_between_kept == 0:
-            self._save_then_delete_backup(loop, f"epoch-{loop.completed_epochs:04d}.ckpt")
-        self._save_then_delete_backup(loop)
+            self._save_then_delete_replaced_run(loop, f"epoch-{loop.completed_epochs:04d}.ckpt")
+        self._save_then_delete_replaced_run(loop)
         if any(any_across_processes(self._stop.requested)):
             raise TrainingStopped
 
     def on_exception(self, loop: Loop, error: BaseException) -> None:
         """Save a checkpoint if reading a stream failed between two steps."""
         if isinstance(error, StreamReadError) and loop.step > 0 and loop.completed_micro_batches == 0:
-            self._save_then_delete_backup(loop)
+            self._save_then_delete_replaced_run(loop)
 
-    def _save_then_delete_backup(self, loop: Loop, name: str = "last.ckpt") -> None:
-        """Save a checkpoint, then delete any backup of the folder's previous run."""
+    def _save_then_delete_replaced_run(self, loop: Loop, name: str = "last.ckpt") -> None:
+        """Save a checkpoint, then delete the backup of the run that was replaced."""
         # Before the write: the finite guard raises here if a step since its last reading was not finite.
         for callback in loop.callbacks:
             callback.before_save(loop)

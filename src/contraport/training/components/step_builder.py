@@ -70,7 +70,7 @@ TRIAL_BATCH_SIZE = 4
 """Number of items in the trial call that checks an objective before the training."""
 
 
-_OBJECTIVE_PART_OPTION_NAMES = "layout", "kernel", "divergence"
+_REPLACED_PART_OPTION_NAMES = "layout", "kernel", "divergence"
 """Names of the options that replace a part of the objective; a constraint or target is applied apart from them."""
 
 
@@ -84,7 +84,7 @@ def build_objective(settings: Settings) -> nn.Module | None:
         raise UsageError("objective: required unless predict is given, not given.", kind="missing")
     dims = None if settings.matryoshka is None else parse_matryoshka_weights(settings.matryoshka)
     if isinstance(objective, nn.Module):
-        for name in ("temperature", "objective_settings", *_OBJECTIVE_PART_OPTION_NAMES):
+        for name in ("temperature", "objective_settings", *_REPLACED_PART_OPTION_NAMES):
             check(not getattr(settings, name), f"{name}: only for named objectives; set it on the module.", "module")
         if dims is None:
             return objective
@@ -95,11 +95,11 @@ def build_objective(settings: Settings) -> nn.Module | None:
         message = "objective: cmc-nce contrasts with the rest of the batch only; %s adds negatives from a memory bank"
         _log.warning(message, format_options(negatives="bank"))
     is_custom = str(objective) == OBJECTIVE_FROM_PARTS
-    changed = [name for name in (*_OBJECTIVE_PART_OPTION_NAMES, "constraint", "target") if getattr(settings, name)]
+    changed = [name for name in (*_REPLACED_PART_OPTION_NAMES, "constraint", "target") if getattr(settings, name)]
     message = "objective: custom requires a layout, kernel, constraint, target or divergence, got none; see info-nce."
     check(not is_custom or bool(changed), message, "no_parts")
     objective = _build_named_objective(objective, temperature, objective_settings)
-    parts = {name: getattr(settings, name) for name in _OBJECTIVE_PART_OPTION_NAMES}
+    parts = {name: getattr(settings, name) for name in _REPLACED_PART_OPTION_NAMES}
     if any(parts.values()):
         text = settings.constraint or ""  # may also name a schedule of constraints, which replaces it later
         constraint = text if text.partition(":")[0] in CONSTRAINTS else None
