@@ -105,7 +105,7 @@ def check_data_unchanged(jobs: Iterable[CellJob]) -> None:
         if key not in digests:
             settings = resolve_settings(job.data_options)
             record = SplitDigests.from_datasets_unless_stream(build_dataset(settings), find_held_out_dataset(settings))
-            digests[key] = None if record is None else record.digest
+            digests[key] = None if record is None else record.digest_of_both_splits
         message = f"data: {job.options['data']!r} changed since {job.run_folder} was trained on it. "
         check(
             result["data"] == digests[key],
@@ -186,7 +186,7 @@ def _train_and_evaluate(job: CellJob) -> JobResult:
             "not_measured": evaluation["not_measured"],
             "references": {name: values for name, values in evaluation["rows"].items() if name not in epochs},
             **({"course": {**epochs, f"epoch {evaluation['epochs']}": trained}} if epochs else {}),
-            "data": None if (record := run.find_split_digests()) is None else record.digest,
+            "data": None if (record := run.find_split_digests()) is None else record.digest_of_both_splits,
             "train_items": evaluation["train_items"],
             "test_items": evaluation["test_items"],
             "seconds": {"training": seconds, "judging": evaluation["seconds"]},

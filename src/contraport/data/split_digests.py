@@ -94,7 +94,7 @@ class SplitDigests:
         return cls(arrays["train"], arrays["test"], str(arrays["fingerprint"]))
 
     @property
-    def digest(self) -> str:
+    def digest_of_both_splits(self) -> str:
         """Hexadecimal SHA-256 of the digests of both splits and the dataset fingerprint."""
         parts = self.train_digests.tobytes(), self.test_digests.tobytes(), self.fingerprint.encode()
         return hashlib.sha256(b"|".join(parts)).hexdigest()

@@ -5,7 +5,7 @@ from tests.errors import raises_usage_error
 from contraport._utils.text_bytes import tensor_to_texts, texts_to_tensor
 from contraport.data import LocalBatchOffset, Views, from_arrays
 from contraport.data.views.random_draws import RandomDraws
-from contraport.data.views.text_views import TEXT_STRENGTH_BY_NAME, RandomWordCropAndDeletion, TextStrength
+from contraport.data.views.text_views import TEXT_STRENGTH_BY_NAME, RandomWordCropAndDeletionOnTextBytes, TextStrength
 
 TEXTS_ = ["one two three four five six seven eight nine ten", "lone", "日本語 で す", "two words"]
 
@@ -13,7 +13,7 @@ TEXTS_ = ["one two three four five six seven eight nine ten", "lone", "日本語
 def augment(texts, strength, seed=0):
     torch.manual_seed(seed)
     items = texts_to_tensor(texts)
-    return tensor_to_texts(RandomWordCropAndDeletion(strength)(items, RandomDraws(len(items), None)))
+    return tensor_to_texts(RandomWordCropAndDeletionOnTextBytes(strength)(items, RandomDraws(len(items), None)))
 
 
 def is_within(part, texts):

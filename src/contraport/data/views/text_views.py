@@ -28,7 +28,7 @@ TEXT_STRENGTH_BY_NAME = {
 }
 
 
-class RandomWordCropAndDeletion(nn.Module):
+class RandomWordCropAndDeletionOnTextBytes(nn.Module):
     """Cut a random span of words from texts, and delete some words.
 
     Texts are uint8 ``(b, bytes)``. At least one word is left. Words are separated by white space; each Chinese or

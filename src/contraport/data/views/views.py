@@ -35,7 +35,7 @@ from contraport.data.views.numeric_views import (
     cut_adjacent_windows,
 )
 from contraport.data.views.random_draws import RandomDraws
-from contraport.data.views.text_views import TEXT_STRENGTH_BY_NAME, RandomWordCropAndDeletion
+from contraport.data.views.text_views import TEXT_STRENGTH_BY_NAME, RandomWordCropAndDeletionOnTextBytes
 from contraport.errors import UsageError, check, is_integer, unknown_name_error
 from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 from contraport.seeding import fork_rng_with_lock
@@ -299,7 +299,7 @@ def _build_transform(dataset: Dataset, view: int, augment: AugmentSpec, *, remov
     if shape == TEXT_SHAPE:
         message = f"augment: must be none or one of {', '.join(AUGMENT_LEVELS)}, as view {view} of {dataset.name!r} "
         check(augment.name in AUGMENT_LEVELS, f"{message}is a text, got {augment.name!r}.", "text_view")
-        return RandomWordCropAndDeletion(TEXT_STRENGTH_BY_NAME[augment.name])
+        return RandomWordCropAndDeletionOnTextBytes(TEXT_STRENGTH_BY_NAME[augment.name])
     if augment.name == "mixup":
         return Mixup(**strength)
     if augment.name in AUGMENT_LEVELS and len(shape) == 3:
