@@ -375,15 +375,14 @@ def load_vector_pairs(dataset: Dataset) -> PairedFeatures:
     is_copied = len(dataset) * sum(widths) <= MAX_NORMALIZED_COPY_VALUES
     for view, width in enumerate(widths):
         store = dataset.store.select_views((view,))
-        row_divisor_pairs = torch.empty(2, len(dataset), 1, dtype=torch.float32)
+        row_divisors = torch.empty(2, len(dataset), 1, dtype=torch.float32)
         values = torch.empty(len(dataset), width, dtype=torch.float32) if is_copied else None
         for rows in split_into_row_blocks(torch.arange(len(dataset)), width):
             fetched = store.fetch_views(rows)[0].float()
-            units, divisors = normalize_rows_by_max_then_norm(fetched, 1.0)
-            row_divisor_pairs[0, rows], row_divisor_pairs[1, rows] = divisors
+            units, (row_divisors[0, rows], row_divisors[1, rows]) = normalize_rows_by_max_then_norm(fetched, 1.0)
             if values is not None:
                 values[rows] = units
-        computed = ComputedRows(partial(_read_unit_rows, store, row_divisor_pairs), (len(dataset), width))
+        computed = ComputedRows(partial(_read_unit_rows, store, row_divisors), (len(dataset), width))
         features.append(computed if values is None else values)
     first, second = features
     embeddings = (first, second) if widths[0] == widths[1] else None
