@@ -12,6 +12,12 @@ from contraport.theory.alpha_cl import (
     train_linear_encoder,
 )
 from contraport.theory.augmentation_targets import AugmentationTargets, compute_noise_and_mixup_targets
+from contraport.theory.collapse_and_class_cosines import (
+    CollapseComparison,
+    ItemCosinesByClass,
+    compare_collapse,
+    compute_item_cosines_by_class,
+)
 from contraport.theory.entropic_transport_examples import (
     ConstraintComparison,
     Coupling,
@@ -23,12 +29,6 @@ from contraport.theory.entropic_transport_examples import (
     solve_entropic_program,
 )
 from contraport.theory.mixture_and_lbfgs import MixtureSample, sample_gaussians_on_circle
-from contraport.theory.representation_geometry import (
-    CollapseComparison,
-    ItemCosinesByClass,
-    compare_collapse,
-    compute_item_cosines_by_class,
-)
 from contraport.theory.uniformity import (
     EmbeddingsAndPlansByPenalty,
     FiveGaussiansResult,
