@@ -15,7 +15,7 @@ from contraport.seeding import torch_generator
 from contraport.training.callbacks.progress_bar import format_metrics_row
 from contraport.training.components.assembly import build_components
 from contraport.training.config import Settings
-from contraport.training.epoch_end_metrics import EpochEndMetrics
+from contraport.training.epoch_end_training_metrics import EpochEndMetrics
 from tests.errors import raises_usage_error
 
 LABELS = [0, 1] * 15

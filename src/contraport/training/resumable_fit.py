@@ -35,7 +35,7 @@ from contraport.training.callbacks.progress_bar import ProgressBar, ProgressLine
 from contraport.training.components.assembly import TrainingComponents
 from contraport.training.components.model_builder import compile_encoders
 from contraport.training.config import Settings
-from contraport.training.epoch_end_metrics import EpochEndMetrics
+from contraport.training.epoch_end_training_metrics import EpochEndMetrics
 from contraport.training.loop import Callback, Loop, Position
 from contraport.training.optimization import build_loop
 from contraport.training.parallelism import gather_sharded_state, resolve_available_device, wrap_data_parallel

@@ -48,7 +48,7 @@ from contraport.training.components.model_builder import load_initial_weights, w
 from contraport.training.components.step_builder import build_objective
 from contraport.training.config import RECORDED_OPTIONS_BY_NAME, Settings
 from contraport.training.dry_run import train_timed_steps
-from contraport.training.epoch_end_metrics import EpochEndMetrics
+from contraport.training.epoch_end_training_metrics import EpochEndMetrics
 from contraport.training.feature_cache import with_cached_features
 from contraport.training.loop import Position
 from contraport.training.resumable_fit import run_training_loop
