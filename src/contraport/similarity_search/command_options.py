@@ -283,7 +283,7 @@ CLUSTER_COMMAND_SPEC = _command(
     group="use a trained encoder",
 )
 
-MINE_NEGATIVES_COMMAND_SPEC = _command(
+MINE_COMMAND_SPEC = _command(
     MiningOptions,
     "contraport.similarity_search.mine:mine",
     "Mine hard negatives of pairs, for contraport or for other trainers.",

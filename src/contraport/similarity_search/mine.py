@@ -24,11 +24,11 @@ from contraport.errors import UsageError, check, check_existing_file, check_outp
 from contraport.evaluation.split_loading import SplitLoader, resolve_device
 from contraport.hard_negatives import MinedNegatives, mine_hard_negatives
 from contraport.runs import Run, as_run_folder
-from contraport.similarity_search.command_options import MINE_NEGATIVES_COMMAND_SPEC, MiningOptions
+from contraport.similarity_search.command_options import MINE_COMMAND_SPEC, MiningOptions
 from contraport.training.components.teacher_features import get_teacher_features
 
 
-@MINE_NEGATIVES_COMMAND_SPEC.with_option_parameters
+@MINE_COMMAND_SPEC.with_option_parameters
 def mine(arguments: dict[str, Any]) -> MinedNegatives:
     """Mine hard negatives for paired items, and write them to a file.
 
