@@ -270,7 +270,7 @@ def _check_metrics_and_estimate_seconds(grid: Grid, cell: Cell, *, estimate: boo
 def _unmet_requirement_by_metric(
     metrics: Sequence[Metric], settings: Settings, components: TrainingComponents
 ) -> dict[str, Requirement | None]:
-    """Return the first unmet requirement, or None, by metric key."""
+    """Map each metric key to its first unmet requirement, or None."""
     model, views = components.module.model, components.module.views
     train, test = (SplitLoader(settings, model).load(None, split) for split in ("train", "test"))
     objective = None

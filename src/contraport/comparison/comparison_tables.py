@@ -81,7 +81,7 @@ def build_epoch_tables(comparison: Comparison, metric: Metric) -> list[EpochTabl
 
 
 def format_difference_rows(comparison: Comparison, metric: Metric) -> list[list[str]]:
-    """Format differences from the baseline as table rows, each starting with its name."""
+    """Format each row's differences from the baseline as a table row, after its name."""
     rows = []
     for row in comparison.rows:
         if row != comparison.baseline:

@@ -94,7 +94,7 @@ def settings_tuned_only_elsewhere_by_row(rows: Sequence[Row], common_options: Op
 
 
 def build_trial_cells(grid: Grid, row: Row, column: Column) -> list[Cell]:
-    """Build the hyperparameter search trials for one row and column of the table."""
+    """Build the hyperparameter search trials for one cell of the comparison table."""
     space = build_search_space(row, grid.common_options)
     points: list[list[float]] = []
     if space and grid.compare_options.tune > 1:

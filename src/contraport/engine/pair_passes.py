@@ -108,7 +108,7 @@ class PairPasses(ABC):
 
     @abstractmethod
     def sum_each_term_over_factor_axis(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
-        """Sum each summand of the pair weights over rows or columns.
+        """Return the sums of each summand of the pair weights over rows or columns.
 
         A factor on ``"rows"`` gives sum_i exp(S_ij + A_i + B_j) u_i, (M,); one on ``"columns"`` the sum over j, (N,).
         At most one summand may be on each axis.

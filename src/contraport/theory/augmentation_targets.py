@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @keep_deprecated_attributes(noise_targets="noise_target_plans", mixup_targets="mixup_target_plans")
 @dataclass(frozen=True, eq=False)
 class AugmentationTargets:
-    """Target plans implied by noise and mixup augmentation of Gaussian mixtures, by dimension.
+    """Target plans that noise and mixup imply for Gaussian mixtures of several dimensions.
 
     Attributes:
         dimensions: number of dimensions of each space, (k,).
@@ -121,7 +121,7 @@ def compute_noise_and_mixup_targets(
 
 
 def _build_mixup_cost_function(centers: Tensor, sigma: float, fraction: float) -> CostFunction:
-    """Build the mixup cost function, the negative log density of x - y.
+    """Build the mixup cost, the negative log density of the difference of two items.
 
     A constant is left out. The difference of two views is fraction (x' - x'') for two points of the mixture.
     """

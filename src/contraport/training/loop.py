@@ -146,7 +146,7 @@ class Loop:
             raise
 
     def _train_on_batch(self, batch: Batch) -> None:
-        """Add a batch's gradient, and take an optimizer step if one is due."""
+        """Accumulate a batch's gradient, and take an optimizer step if one is due."""
         self.is_last_batch = self.completed_batches + 1 == len(self.batches)
         completes_step = self.completed_micro_batches + 1 == self.grad_accum_steps or self.is_last_batch
         # Processes exchange gradients only for the last micro-batch of a step.

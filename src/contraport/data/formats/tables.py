@@ -78,7 +78,7 @@ def read_table(path: str | Path, csv_column_roles: Mapping[str, Any] | None = No
 
 
 def find_suggested_division(data: Any, declared_roles: Mapping[str, Any] | None) -> ViewDivision | None:
-    """Return a suggested division of a table's only view into several, or None.
+    """Return a suggested division of the columns of a table's only view, or None.
 
     None for other data, for a table of several views, for one whose view has one column, and for explicit views.
     """

@@ -434,7 +434,7 @@ class _RunningLogSum:
 
 
 class _TermGroup(NamedTuple):
-    """Summands of the pair weights that share one exponential factor per pair.
+    """Summands of the pair weights that are multiplied by the same exponential.
 
     The factor is exp(S + A + B), with the log-kernel S.
 
