@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from contraport._utils.lazy_imports import import_object
 from contraport._utils.notebook_tables import format_html_mapping
 from contraport.errors import UsageError, add_hint_if_missing, check
-from contraport.objectives.blocks_and_targets import send_error_to_processes
 from contraport.objectives.constraints import Constraint
+from contraport.objectives.matching_problem import send_error_to_processes
 from contraport.objectives.plan import PlanWithTarget
 from contraport.objectives.targets import Target
 from contraport.objectives.transport_assignments_and_weights import WeightsFromPlan

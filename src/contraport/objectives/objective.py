@@ -12,18 +12,18 @@ from torch import Tensor, nn
 
 from contraport.engine import Kernel, autocast_disabled
 from contraport.errors import UsageError, check, check_finite, check_type, is_number, unknown_name_error
-from contraport.objectives.blocks_and_targets import (
-    MatchingProblem,
-    build_local_problem,
-    convert_matrix_or_pairs_to_target,
-    send_error_to_processes,
-)
 from contraport.objectives.constraints import Constraint, LogMarginals, PlanRequest, Rows
 from contraport.objectives.divergences import KL, Divergence
 from contraport.objectives.inputs import as_distinct_views
 from contraport.objectives.layout_wrappers import LeadingCoordinates, NestedCoordinates
 from contraport.objectives.layouts import Block, Cross, Joint, Layout, PairPattern
 from contraport.objectives.loss import CallOptionValue, Loss, add_terms
+from contraport.objectives.matching_problem import (
+    MatchingProblem,
+    build_local_problem,
+    convert_matrix_or_pairs_to_target,
+    send_error_to_processes,
+)
 from contraport.objectives.plan import PlanWithTarget
 from contraport.objectives.targets import Pairs, Target
 from contraport.options import keep_deprecated_attributes

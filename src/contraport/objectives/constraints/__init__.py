@@ -1,6 +1,6 @@
 """Constraints of objectives: sets of allowed transport plans."""
 
-from contraport.objectives.constraints.base_and_basic_constraints import (
+from contraport.objectives.constraints.basic_constraints import (
     Constraint,
     Exact,
     Free,

@@ -19,7 +19,7 @@ from contraport.engine import (
     run_host_loop,
 )
 from contraport.errors import check, check_name, fits_float32_or_int64, format_value
-from contraport.objectives.constraints.base_and_basic_constraints import (
+from contraport.objectives.constraints.basic_constraints import (
     Constraint,
     PlanRequest,
     Simplex,
