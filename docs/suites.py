@@ -247,7 +247,7 @@ def wrap_command(command: str, width: int = 100) -> str:
 
 def words_table(head: list[str], rows: list[list[str]]) -> str:
     """Return a Markdown table of texts, with left-aligned columns."""
-    return format_markdown_table(head, rows, align_left=True)
+    return format_markdown_table(head, rows, align_all_left=True)
 
 
 def paragraph(words: str) -> str:

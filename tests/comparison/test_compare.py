@@ -34,7 +34,7 @@ from contraport.comparison.jobs import (
     CellJob,
     TimeBudget,
     build_cell_job,
-    run_job_unless_in_use,
+    run_job_unless_running,
     run_jobs_yielding_results,
 )
 from contraport.comparison.seed_intervals import MAX_PREDICTED_SEEDS, estimate_paired_difference
@@ -172,7 +172,7 @@ def test_references_use_the_representation_of_their_row(tmp_path: Path) -> None:
     options = SMALL | {"objectives": ["info-nce"], "over": ["representation=concatenate,projection"], "seeds": 1}
     grid = build_grid(options | {"out": tmp_path})
     rows = ["info-nce, representation concatenate", "info-nce, representation projection"]
-    assert [*grid.encoder_options_unlike_baseline_by_first_row] == rows
+    assert [*grid.encoder_changes_by_reference_row] == rows
     result = compare(**options, out=tmp_path)
     names = ["untrained encoder", "raw inputs", "untrained encoder, representation projection"]
     assert [*result.reference_metrics] == names
@@ -186,14 +186,12 @@ def test_references_use_the_representation_of_their_row(tmp_path: Path) -> None:
 def test_rows_with_the_same_encoder_share_references(tmp_path: Path) -> None:
     rows = ["info-nce", "simsiam", "gca-uot:relaxation=0.2", "info-nce:encoder=small-cnn", "nt-xent:encoder=small-cnn"]
     grid = build_grid(SMALL | {"objectives": rows, "baseline": "gca-uot:relaxation=0.2", "out": tmp_path})
-    assert grid.encoder_options_unlike_baseline_by_first_row == {
+    assert grid.encoder_changes_by_reference_row == {
         "gca-uot:relaxation=0.2": {},
         "info-nce:encoder=small-cnn": {"encoder": "small-cnn"},
     }
     suite = build_grid({"suite": "multiview", "out": tmp_path})
-    assert [*suite.encoder_options_unlike_baseline_by_first_row] == ["2 views"], (
-        "expected one reference row for all rows"
-    )
+    assert [*suite.encoder_changes_by_reference_row] == ["2 views"], "expected one reference row for all rows"
 
 
 def test_job_results_and_commands(tmp_path: Path) -> None:
@@ -219,13 +217,13 @@ def test_job_results_and_commands(tmp_path: Path) -> None:
     WritableRun.create(
         jobs[0].run_folder, {"data": "digits"}
     )  # as after a training that ended before its first checkpoint
-    assert run_job_unless_in_use(jobs[0])["values"]["knn"] > 0.5
+    assert run_job_unless_running(jobs[0])["values"]["knn"] > 0.5
 
 
 def test_interrupted_training_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     grid = build_grid({**SMALL, "epochs": 3, "out": tmp_path})
     complete_job, job = (build_cell_job(grid, build_entry) for build_entry in grid.cells_of_all_seeds[:2])
-    complete_result = run_job_unless_in_use(complete_job)
+    complete_result = run_job_unless_running(complete_job)
     own = running.train
 
     def train_and_interrupt(**options: Any) -> Run:
@@ -240,7 +238,7 @@ def test_interrupted_training_is_resumed(tmp_path: Path, monkeypatch: pytest.Mon
     )
     monkeypatch.setattr(running, "train", train_and_interrupt)
     with pytest.raises(KeyboardInterrupt):
-        run_job_unless_in_use(stopped_job)
+        run_job_unless_running(stopped_job)
     with pytest.raises(KeyboardInterrupt, match=str(tmp_path)):
         compare(**{**SMALL, "epochs": 3, "seeds": 1, "objectives": ["rince"]}, out=tmp_path)
     assert stopped_job.reusable_result is None
@@ -252,7 +250,7 @@ def test_interrupted_training_is_resumed(tmp_path: Path, monkeypatch: pytest.Mon
         return own(**options)
 
     monkeypatch.setattr(running, "train", record_resume)
-    result = run_job_unless_in_use(stopped_job)
+    result = run_job_unless_running(stopped_job)
     assert started == [True]
     assert result["values"].keys() == complete_result["values"].keys()
     assert job.reusable_result is None
@@ -262,7 +260,7 @@ def test_killed_process_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def raise_broken_pool(*_: Any) -> None:
         raise BrokenProcessPool("A process in the process pool was terminated abruptly.")
 
-    monkeypatch.setattr(running, "_run_parallel_unless_in_use", raise_broken_pool)
+    monkeypatch.setattr(running, "_run_parallel_unless_running", raise_broken_pool)
     with raises_usage_error("processes.killed", 2, tmp_path):
         compare(**SMALL, processes=2, out=tmp_path)
 
@@ -323,7 +321,7 @@ def test_budget_uses_the_durations_of_finished_jobs(tmp_path: Path, monkeypatch:
     jobs = [build_cell_job(grid, build_entry) for build_entry in grid.cells_of_all_seeds]
     jobs[1].result_path.parent.mkdir(parents=True)
     jobs[1].result_path.write_text(json.dumps({"measures": list(jobs[1].metric_names), "took": 100.0}))
-    monkeypatch.setattr(running, "run_job_unless_in_use", lambda job: {"took": float(jobs.index(job))})
+    monkeypatch.setattr(running, "run_job_unless_running", lambda job: {"took": float(jobs.index(job))})
     finished_jobs = [job for job, _ in run_jobs_yielding_results(jobs, processes=1, budget=clock)]
     assert finished_jobs == [jobs[1], jobs[0], jobs[2], jobs[3]]
     assert clock.finished_job_seconds == [0.0, 2.0, 3.0], "expected no duration of the finished job"
@@ -923,7 +921,7 @@ def test_single_seed_differences_are_noted(tmp_path: Path) -> None:
         for one in build_grid(SMALL | {"out": tmp_path}).cells_of_all_seeds
         if (one.row.name, one.seed) == ("gca-ince", 0)
     ]
-    run_job_unless_in_use(build_cell_job(build_grid(SMALL | {"out": tmp_path}), cells[0]))
+    run_job_unless_running(build_cell_job(build_grid(SMALL | {"out": tmp_path}), cells[0]))
     result = compare(**SMALL, budget="0s", out=tmp_path)
     assert result.num_missing == 1
     assert any(one.startswith("Only one seed for gca-ince on digits") for one in result.notes)
@@ -955,13 +953,13 @@ def test_cell_is_locked_until_it_is_evaluated(tmp_path: Path, monkeypatch: pytes
     own = running.evaluate
 
     def evaluate_with_concurrent_job(*args: Any, **options: Any) -> Any:
-        concurrent_results.append(run_job_unless_in_use(job))  # as another process would
+        concurrent_results.append(run_job_unless_running(job))  # as another process would
         return own(*args, **options)
 
     monkeypatch.setattr(running, "evaluate", evaluate_with_concurrent_job)
-    assert run_job_unless_in_use(job) is not None
+    assert run_job_unless_running(job) is not None
     assert concurrent_results == [None]
-    assert run_job_unless_in_use(job) == job.reusable_result
+    assert run_job_unless_running(job) == job.reusable_result
 
 
 def test_folder_is_locked_while_tables_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -981,13 +979,13 @@ def test_folder_is_locked_while_tables_are_written(tmp_path: Path, monkeypatch: 
 
 
 def test_results_of_another_process_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own, calls = running.run_job_unless_in_use, list[Path]()
+    own, calls = running.run_job_unless_running, list[Path]()
 
     def run_unless_first_call(job: CellJob) -> Any:
         calls.append(job.run_folder)
         return None if len(calls) == 1 else own(job)
 
-    monkeypatch.setattr(running, "run_job_unless_in_use", run_unless_first_call)
+    monkeypatch.setattr(running, "run_job_unless_running", run_unless_first_call)
     assert compare(**SMALL | {"seeds": 1}, out=tmp_path).num_missing == 0
     assert calls[0] == calls[-1]
     assert len(calls) == 3

@@ -64,7 +64,7 @@ def test_note_on_intervals_counts_comparisons(tmp_path: Path) -> None:
         results = results_of(grid, **{row: {"values": {"knn": 0.75}} for row in rows})
         for job, _ in results.values():
             return_result_and_save_items(job)
-        return " ".join(_compose_notes(grid, results, 0, has_started=True))
+        return " ".join(_compose_notes(grid, results, 0, has_run_any_job=True))
 
     assert "all 2 differences of a table" in notes(THREE, "info_nce", "gca_ince", "rince")
     assert "differences of a table" not in notes(SMALL, "info_nce", "gca_ince")
@@ -78,23 +78,25 @@ def test_failures_are_noted_with_the_first_reason(tmp_path: Path) -> None:
     results = results_of(grid, info_nce={"values": {"knn": 0.9}}, gca_ince={"failed": "the loss is nan"})
     where = ("info-nce", "digits, standard", 1)
     results[where] = results[where][0], {"failed": "the disk is full"}
-    assert _compose_notes(grid, results, 0, has_started=True) == [
+    assert _compose_notes(grid, results, 0, has_run_any_job=True) == [
         "One seed: the intervals cover other test items, not other seeds.",
         "gca-ince on digits, standard: 2 of 2 training runs failed. First reason: the loss is nan",
         "info-nce on digits, standard: 1 of 2 training runs failed. Reason: the disk is full",
     ]
 
 
-@pytest.mark.parametrize(("has_started", "number"), [(False, 2), (True, 1)])
-def test_small_budget_is_noted(tmp_path: Path, has_started: bool, number: int) -> None:
-    notes = _compose_notes(build_grid(SMALL | {"out": tmp_path, "budget": "1h"}), {}, 4, has_started=has_started)
+@pytest.mark.parametrize(("has_run_any_job", "number"), [(False, 2), (True, 1)])
+def test_small_budget_is_noted(tmp_path: Path, has_run_any_job: bool, number: int) -> None:
+    notes = _compose_notes(
+        build_grid(SMALL | {"out": tmp_path, "budget": "1h"}), {}, 4, has_run_any_job=has_run_any_job
+    )
     assert notes[0].startswith("4 of 4 training runs")
     assert notes[1:] == ["The budget of 1h is shorter than one training run, so none was started."][: number - 1]
 
 
 def test_sufficient_budget_is_not_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TimeBudget, "allows_next_job", lambda clock: not clock.finished_job_seconds)
-    monkeypatch.setattr(running, "run_job_unless_in_use", return_result_and_save_items)
+    monkeypatch.setattr(running, "run_job_unless_running", return_result_and_save_items)
     result = compare(**SMALL | {"metrics": ["knn"]}, budget="1h", out=tmp_path)
     assert result.num_missing == 3
     assert not any("none was started" in note for note in result.notes)
@@ -136,7 +138,7 @@ def test_trial_records(tmp_path: Path) -> None:
 def test_fixed_settings_are_noted(tmp_path: Path) -> None:
     rows = ["rince", "rince:q=0.1"]
     grid = build_grid(SMALL | {"tune": 4, "objectives": rows, "metrics": ["knn"], "validation": 0.3, "out": tmp_path})
-    notes = _compose_notes(grid, {}, 0, has_started=True)
+    notes = _compose_notes(grid, {}, 0, has_run_any_job=True)
     assert "4 trials per objective and setting, with seed 0, on 30% of the training items" in notes[0]
     assert notes[1:] == ["rince:q=0.1 fixes q, which was searched for others: it was tuned less."]
 

@@ -24,7 +24,7 @@ from contraport.training.config import DataPreparationSettings
 
 
 def parse_duration(budget: str) -> float:
-    """Parse a duration such as 90s, 30m or 2h into seconds.
+    """Parse a duration in one unit, such as 90s, 30m or 2h, into seconds.
 
     >>> parse_duration("30m")
     1800.0

@@ -134,8 +134,8 @@ def compare(arguments: dict[str, Any]) -> Comparison:
         for cell in cells
         if cell.run_folder_name in cell_results
     }
-    has_started = len(budget.finished_job_seconds) > 0
-    comparison = _build_comparison(grid, trials, trial_results, results, metric, has_started=has_started)
+    has_run_any_job = len(budget.finished_job_seconds) > 0
+    comparison = _build_comparison(grid, trials, trial_results, results, metric, has_run_any_job=has_run_any_job)
     _save_comparison(grid, comparison, cells, results)
     return comparison
 
@@ -180,7 +180,7 @@ def _no_computable_metric_error(reasons: Iterable[str], remark: str = "") -> Usa
 
 
 def _choose_default_metric_keys(grid: Grid) -> tuple[str, ...]:
-    """Return keys of the default metrics that the first trainable run allows.
+    """Return keys of the default metrics that can be computed for the first cell that can be trained.
 
     Raises:
         UsageError: no cell can be trained, or the first trainable one allows no headline metric.
@@ -207,7 +207,7 @@ def _choose_default_metric_keys(grid: Grid) -> tuple[str, ...]:
 
 
 def _list_trial_and_table_cells(grid: Grid, trials: TrialCellsByRowAndColumn, selection_metric: Metric) -> list[Cell]:
-    """List the training runs of the hyperparameter search, then those of the table.
+    """Return the training runs of the hyperparameter search, followed by those of the comparison table.
 
     Where a hyperparameter search is not finished, the cells of the table still have the default settings.
     """
@@ -348,7 +348,7 @@ def _build_comparison(
     results: JobAndResultByRowColumnSeed,
     selection_metric: Metric,
     *,
-    has_started: bool,
+    has_run_any_job: bool,
 ) -> Comparison:
     """Build the comparison from the results of training runs and hyperparameter search.
 
@@ -370,7 +370,7 @@ def _build_comparison(
         entries=build_table_entries(grid, results),
         claim_verdicts=judge_claims(grid, results),
         epoch_means=compute_seed_means_by_epoch(grid, results),
-        reference_metrics=_untrained_and_raw_metrics_by_name_and_column(grid, results),
+        reference_metrics=_reference_metrics_by_name_and_column(grid, results),
         search_spaces={
             row.name: {
                 key: f"{one.low:g} to {one.high:g}" for key, one in build_search_space(row, grid.common_options).items()
@@ -378,7 +378,7 @@ def _build_comparison(
             for row in (grid.rows if trials else ())
         },
         search_trials=_build_trial_records(grid, trials, trial_results, selection_metric),
-        notes=_compose_notes(grid, results, missing, has_started=has_started),
+        notes=_compose_notes(grid, results, missing, has_run_any_job=has_run_any_job),
         num_missing=missing,
         column_data=[column.data_label for column in grid.columns],
     )
@@ -418,15 +418,15 @@ def _build_results_where_all_trials_failed(
     return failed_cells
 
 
-def _untrained_and_raw_metrics_by_name_and_column(
+def _reference_metrics_by_name_and_column(
     grid: Grid, results: JobAndResultByRowColumnSeed
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """Return metrics of untrained encoders and raw inputs, by name and column.
+    """Return metrics of the references (untrained encoders and raw inputs), by reference name and column name.
 
     References are evaluated with the first seed only.
     """
     values: dict[str, dict[str, dict[str, float]]] = {}
-    for row, differing in grid.encoder_options_unlike_baseline_by_first_row.items():
+    for row, differing in grid.encoder_changes_by_reference_row.items():
         suffix = "".join(f", {key} {value}" for key, value in differing.items())
         for key, name in BASELINE_TITLES.items():
             if key == "raw" and not {"given_views", "image_size"} & differing.keys() and differing:
@@ -463,7 +463,9 @@ def _build_trial_records(
     return records
 
 
-def _compose_notes(grid: Grid, results: JobAndResultByRowColumnSeed, missing: int, *, has_started: bool) -> list[str]:
+def _compose_notes(
+    grid: Grid, results: JobAndResultByRowColumnSeed, missing: int, *, has_run_any_job: bool
+) -> list[str]:
     """Return the notes below the tables, for example about failed training runs."""
     comparisons = (len(grid.rows) - 1) * len(grid.columns)
     seeds = Counter((row, column) for (row, column, _), (_, one) in results.items() if one.get("values"))
@@ -483,7 +485,7 @@ def _compose_notes(grid: Grid, results: JobAndResultByRowColumnSeed, missing: in
             f"{missing} of {len(grid.cells_of_all_seeds)} training runs are missing or run in another process. "
             "The same command resumes."
         )
-        if grid.compare_options.budget is not None and not has_started:
+        if grid.compare_options.budget is not None and not has_run_any_job:
             notes.append(
                 f"The budget of {grid.compare_options.budget} is shorter than one training run, so none was started."
             )

@@ -111,7 +111,7 @@ class Comparison:
         return {row for row, mean in means.items() if mean == best}
 
     def format_reference(self, name: str, column: str, metric: Metric) -> str:
-        """Format the metric value of a reference, such as the untrained encoder."""
+        """Format the metric value of a reference, which is given by name, such as "untrained encoder"."""
         value = self.reference_metrics.get(name, {}).get(column, {}).get(metric.key)
         return "—" if value is None else metric.format(value).removesuffix("%")
 
@@ -150,13 +150,13 @@ class Comparison:
         parts += self.notes
         if self.claim_verdicts:
             rows = [[one.claim, one.outcome, explain_verdict(one)] for one in self.claim_verdicts]
-            parts += ["## Claims", format_markdown_table(["claim", "verdict", "why"], rows, align_left=True)]
+            parts += ["## Claims", format_markdown_table(["claim", "verdict", "why"], rows, align_all_left=True)]
         if self.search_trials:
             parts += ["## Searched settings", *(f"- {sentence}" for sentence in self.search_space_sentences)]
             keys = ("row", "column", "trial", "settings", "value")
             rows = [[*(str(one[key]) for key in keys), "chosen" if one["chosen"] else ""] for one in self.search_trials]
             head = ["objective", "on", "trial", "settings", "on validation items", ""]
-            parts.append(format_markdown_table(head, rows, align_left=True))
+            parts.append(format_markdown_table(head, rows, align_all_left=True))
         return "\n\n".join(parts) + "\n"
 
     def csv(self) -> str:

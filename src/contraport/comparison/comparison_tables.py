@@ -25,9 +25,9 @@ def format_mean_and_half_width(metric: Metric, entry: TableEntry | EpochMean | N
     return f"{mean} ± {metric.format((entry.interval.high - entry.interval.low) / 2).removesuffix('%')}"
 
 
-def format_markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, align_left: bool = False) -> str:
-    """Return a Markdown table whose columns after the first are right-aligned."""
-    lines = [header, ["---", *["---" if align_left else "---:"] * (len(header) - 1)], *rows]
+def format_markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, align_all_left: bool = False) -> str:
+    """Return a Markdown table; its columns after the first are right-aligned unless `align_all_left`."""
+    lines = [header, ["---", *["---" if align_all_left else "---:"] * (len(header) - 1)], *rows]
     return "\n".join(
         f"| {' | '.join(' '.join(cell.split()).replace('|', chr(92) + '|') for cell in line)} |" for line in lines
     )
@@ -40,7 +40,7 @@ def significant_difference_arrow(entry: TableEntry | None) -> str:
 
 
 def format_means_table(comparison: Comparison, metric: Metric) -> str:
-    """Return the Markdown table of the means of a metric."""
+    """Return the Markdown table of a metric's means over seeds, with one row per objective."""
     rows = []
     for row in comparison.rows:
         entries = comparison.list_row_entries(row, metric)
@@ -54,7 +54,7 @@ def format_means_table(comparison: Comparison, metric: Metric) -> str:
 
 
 class EpochTable(NamedTuple):
-    """Formatted means of one metric by row and epoch, for one comparison column."""
+    """Formatted means of one metric by objective and epoch, for one column of the comparison."""
 
     column: str
     epochs: list[int]
@@ -62,7 +62,7 @@ class EpochTable(NamedTuple):
 
 
 def build_epoch_tables(comparison: Comparison, metric: Metric) -> list[EpochTable]:
-    """Return a table of a metric's means by epoch for each comparison column."""
+    """Return one table for each column of the comparison, with a metric's means by objective and epoch."""
     tables = []
     for column in comparison.columns:
         means = {
@@ -81,7 +81,7 @@ def build_epoch_tables(comparison: Comparison, metric: Metric) -> list[EpochTabl
 
 
 def format_difference_rows(comparison: Comparison, metric: Metric) -> list[list[str]]:
-    """Format each row's differences from the baseline as a table row, after its name."""
+    """Return one table row per objective: its name, then its differences from the baseline."""
     rows = []
     for row in comparison.rows:
         if row != comparison.baseline:

@@ -143,7 +143,7 @@ class Grid:
         """Build the training run of an objective, a data set and a seed."""
         options: dict[str, Any] = {}
         for layer in (self.common_options, {"data": column.data}, column.options, row.options, overrides):
-            options = override_options_and_settings(options, layer)
+            options = merge_train_options(options, layer)
         return Cell(row, column, {**options, "seed": seed}, trial_number)
 
     @property
@@ -156,16 +156,16 @@ class Grid:
         return [self.build_cell(row, column, seed) for seed, column, row in places]
 
     @cached_property
-    def encoder_options_unlike_baseline_by_first_row(self) -> dict[str, dict[str, Any]]:
-        """Encoder options changed from the baseline, by the first row that uses them.
+    def encoder_changes_by_reference_row(self) -> dict[str, dict[str, Any]]:
+        """Encoder options changed from the baseline's, by name of each row whose untrained encoder is a reference.
 
-        The untrained encoder and the raw inputs are evaluated too for these reference rows: the baseline, and the first
-        row of each other encoder or representation. Metrics of another representation do not show what training added.
+        The untrained encoder and the raw inputs are evaluated too for these rows: the baseline, and the first row of
+        each other encoder or representation. Metrics of another representation do not show what training added.
         """
         ordered = sorted(self.rows, key=lambda row: row.name != self.baseline)
         column = self.columns[0]
         kinds = {
-            row.name: _resolve_untrained_encoder_options(self.build_cell(row, column, 0).options) for row in ordered
+            row.name: _select_untrained_encoder_options(self.build_cell(row, column, 0).options) for row in ordered
         }
         base, seen = kinds[self.baseline], list[dict[str, Any]]()
         rows = {}
@@ -196,8 +196,8 @@ class Grid:
         return Path("runs", "compare") if suite is None else default_run_path(str(suite), "compare")
 
 
-def _resolve_untrained_encoder_options(options: OptionMap) -> dict[str, Any]:
-    """Return the options that determine the metrics of the untrained encoder."""
+def _select_untrained_encoder_options(options: OptionMap) -> dict[str, Any]:
+    """Return those training options that determine the metrics of the untrained encoder."""
     # Imported here because suites are listed without torch.
     from contraport.training.settings_and_run_folder import resolve_settings
 
@@ -212,11 +212,11 @@ def _resolve_untrained_encoder_options(options: OptionMap) -> dict[str, Any]:
     return relevant
 
 
-def override_options_and_settings(options: OptionMap, overrides: OptionMap) -> dict[str, Any]:
-    """Return options updated by overrides, merging `objective_settings` key by key.
+def merge_train_options(options: OptionMap, overrides: OptionMap) -> dict[str, Any]:
+    """Return training options updated by overrides, with `objective_settings` merged key by key.
 
     >>> settings = {"objective_settings": {"lam": 0.1}, "epochs": 2}
-    >>> override_options_and_settings({"objective_settings": {"q": 0.1}}, settings)
+    >>> merge_train_options({"objective_settings": {"q": 0.1}}, settings)
     {'objective_settings': {'q': 0.1, 'lam': 0.1}, 'epochs': 2}
     """
     merged = {**options, **overrides}

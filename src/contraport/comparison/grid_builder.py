@@ -1,4 +1,4 @@
-"""Builder of the grid of a comparison from its options and suite."""
+"""Builder of a comparison's grid from its options and its suite, a YAML file of such options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from contraport.catalog import OBJECTIVES, RECIPES
 from contraport.catalog.data_option_parsers import AUGMENT_NAMES
 from contraport.catalog.objectives import OBJECTIVE_FROM_PARTS, get_objective_entry
 from contraport.comparison.command_options import COMPARE_COMMAND_SPEC, CompareOptions
-from contraport.comparison.grid import Claim, Column, Grid, OptionMap, Row, override_options_and_settings
+from contraport.comparison.grid import Claim, Column, Grid, OptionMap, Row, merge_train_options
 from contraport.errors import UsageError, check, check_name, rename_argument, unknown_name_error, unreadable_error
 from contraport.metrics import select_metrics_keeping_order
 from contraport.options import get_declared_options, replace_deprecated_options
@@ -85,7 +85,7 @@ def build_grid(explicit_options: OptionMap) -> Grid:
     _check_same_test_items(rows, common, [column.options for column in columns])
     claims = tuple(parse_claim(value) for value in values.get("claims", ()))
     is_whole = not explicit_options.keys() & {"objectives", "settings", "over", "quick"}
-    _check_names_in_claims(claims, rows, columns, only_metrics=not is_whole)
+    _check_names_in_claims(claims, rows, columns, metrics_only=not is_whole)
     title = str(values.get("title", f"{len(rows)} objectives compared"))
     return Grid(title, rows, columns, baseline, common, claims, options, explicit_options)
 
@@ -114,14 +114,14 @@ def _check_same_test_items(rows: Sequence[Row], common_options: OptionMap, colum
 
 
 def _check_names_in_claims(
-    claims: Sequence[Claim], rows: Sequence[Row], columns: Sequence[Column], *, only_metrics: bool
+    claims: Sequence[Claim], rows: Sequence[Row], columns: Sequence[Column], *, metrics_only: bool
 ) -> None:
     """Raise `UsageError` if a benchmark claim names an unknown metric, row or setting."""
     names, settings = [row.name for row in rows], [column.setting_name for column in columns]
     for claim in claims:
         if claim.metric_key is not None:
             select_metrics_keeping_order([claim.metric_key])
-        if not only_metrics:
+        if not metrics_only:
             for valid, claimed in ((names, (*claim.better_rows, claim.other_row)), (settings, claim.setting_names)):
                 for name in claimed:
                     check_name(f"claims: {claim.statement}", name, valid)
@@ -143,7 +143,7 @@ _RESERVED_TRAIN_OPTION_NAMES = (
 
 
 def suite_entries_by_name(option: Literal["objectives", "settings"], *suites: OptionMap) -> dict[str, OptionMap]:
-    """Return the named objectives or settings of several suites as one dictionary."""
+    """Return the named entries of one option (objectives or settings) from several suites as one dictionary."""
     entries = (entry for suite in suites for entry in suite.get(option, ()))
     return {str(name): entry for entry in entries if isinstance(entry, Mapping) for name in entry}
 
@@ -151,10 +151,9 @@ def suite_entries_by_name(option: Literal["objectives", "settings"], *suites: Op
 def split_or_look_up_entries(
     values: Iterable[str | OptionMap], suite_entries: Mapping[str, OptionMap]
 ) -> list[str | OptionMap]:
-    """Split comma-separated entries, and replace names by their definitions in the suite.
+    """Split `--objectives` or `--settings` values at commas, and replace names of the suite file by their definitions.
 
-    The values are those of `--objectives` or `--settings`. A part without a colon before its ``=`` continues the
-    settings before it. Quoted values keep their commas.
+    A part without a colon before its ``=`` continues the settings before it. Quoted values keep their commas.
 
     >>> split_or_look_up_entries(["info-nce,gca-uot:relaxation=0.2,q=0.1", "U(a, b)"], {"U(a, b)": {"U(a, b)": "iot"}})
     ['info-nce', 'gca-uot:relaxation=0.2,q=0.1', {'U(a, b)': 'iot'}]
@@ -252,7 +251,7 @@ def _nest_objective_settings(argument: str, options: dict[str, Any]) -> dict[str
             own_settings = f"Settings of the objective: {', '.join(parameters) or 'none'}."
             raise UsageError(f"{error} {own_settings}", kind="unknown")
     check_train_options(argument, top)
-    return override_options_and_settings(top, {"objective_settings": own}) if own else top
+    return merge_train_options(top, {"objective_settings": own}) if own else top
 
 
 def get_objective_signature_parameters(options: OptionMap) -> Mapping[str, inspect.Parameter]:
@@ -285,7 +284,7 @@ def copy_rows_per_option_combination(rows: Sequence[Row], option_equals_values: 
         ):
             objective = {name: row.options[name] for name in ("recipe", "objective") if name in row.options}
             option = _nest_objective_settings(f"over: {row.name}", {**objective, key: value})
-            copies.append(Row(f"{row.name}, {key} {value}", override_options_and_settings(row.options, option)))
+            copies.append(Row(f"{row.name}, {key} {value}", merge_train_options(row.options, option)))
         expanded = tuple(copies)
     return expanded
 
@@ -300,7 +299,7 @@ _OPTION_AND_DEFAULT_BY_SETTING_WORD = {
 
 
 def parse_column_setting(value: str | OptionMap, suggested_names: Iterable[str] = ()) -> tuple[str, dict[str, Any]]:
-    """Parse a table column such as "strong+mismatched" into name and options.
+    """Parse a data setting such as "strong+mismatched" into its name and its training options.
 
     >>> parse_column_setting("strong+mismatched:0.2")
     ('strong+mismatched:0.2', {'augment': 'strong', 'mismatch': 0.2})
@@ -332,7 +331,7 @@ def parse_column_setting(value: str | OptionMap, suggested_names: Iterable[str] 
 
 
 def get_suites_folder() -> Path:
-    """Return the folder of the suite files."""
+    """Return the folder of the comparison suites that come with the package."""
     package = Path(contraport.__file__).parent
     inside = package / "suites"
     return inside if inside.is_dir() else package.parents[1] / "benchmarks" / "suites"
@@ -344,7 +343,7 @@ def suite_paths_by_name() -> dict[str, Path]:
 
 
 def load_suite(suite: str | Path) -> dict[str, Any]:
-    """Load a suite, given by name or by file path, as a dictionary.
+    """Load a comparison suite, given by name or file path, as a dictionary.
 
     Raises:
         UsageError: unknown suite, missing file, or invalid contents.

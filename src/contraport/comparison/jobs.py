@@ -122,12 +122,12 @@ def build_cell_job(grid: Grid, cell: Cell) -> CellJob:
         to_config_value(cell.options),
         grid.machine_options,
         tuple(grid.compare_options.metrics),
-        evaluates_references=is_first and cell.row.name in grid.encoder_options_unlike_baseline_by_first_row,
+        evaluates_references=is_first and cell.row.name in grid.encoder_changes_by_reference_row,
     )
 
 
-def run_job_unless_in_use(job: CellJob) -> JobResult | None:
-    """Train and evaluate a run, unless another process already does.
+def run_job_unless_running(job: CellJob) -> JobResult | None:
+    """Train and evaluate a run, or return None if another process is running it.
 
     A saved result is returned without training, and an interrupted training is resumed.
     A diverged training counts as done, with the reason in ``failed``. Nothing is written if the settings or data are
@@ -195,7 +195,7 @@ def _train_and_evaluate(job: CellJob) -> JobResult:
 
 
 class TimeBudget:
-    """Time budget in which a job starts only if it should also finish.
+    """Time budget in which a job starts only if it is expected to finish in time.
 
     Attributes:
         finished_job_seconds: durations of the finished jobs in seconds.
@@ -229,9 +229,9 @@ def run_jobs_yielding_results(
     for _ in range(2):  # a second round for jobs that another process was running
         workers, skipped = min(processes, len(waiting)), []
         sequential = (
-            (job, run_job_unless_in_use(job)) for job in takewhile(lambda _: budget.allows_next_job(), waiting)
+            (job, run_job_unless_running(job)) for job in takewhile(lambda _: budget.allows_next_job(), waiting)
         )
-        for job, result in sequential if workers < 2 else _run_parallel_unless_in_use(waiting, workers, budget):
+        for job, result in sequential if workers < 2 else _run_parallel_unless_running(waiting, workers, budget):
             if result is None:
                 skipped.append(job)
             else:
@@ -240,10 +240,10 @@ def run_jobs_yielding_results(
         waiting = skipped
 
 
-def _run_parallel_unless_in_use(
+def _run_parallel_unless_running(
     jobs: Sequence[CellJob], processes: int, budget: TimeBudget
 ) -> Iterator[tuple[CellJob, JobResult | None]]:
-    """Run jobs in worker processes and yield results, None for jobs running elsewhere."""
+    """Run jobs in worker processes and yield each with its result, None for a job that another process is running."""
     context = get_context("spawn")
     counter = context.Value("i", 0)
     threads = max(1, torch.get_num_threads() // processes)
@@ -255,7 +255,7 @@ def _run_parallel_unless_in_use(
         while waiting or running:
             while waiting and len(running) < processes and budget.allows_next_job():
                 job = waiting.pop()
-                running[pool.submit(run_job_unless_in_use, job)] = job
+                running[pool.submit(run_job_unless_running, job)] = job
             if not running:
                 return
             for done in wait(running, return_when=FIRST_COMPLETED).done:

@@ -68,12 +68,12 @@ def _wrap_for_matplotlib(name: str) -> str:
 
 
 def _shared_data_suffix(comparison: Comparison) -> str:
-    """Return the data name as a title suffix if all columns share it."""
+    """Return a title suffix that names the data if all columns share them, else an empty string."""
     return f", {comparison.table_header_row[0]}" if comparison.table_header_row[1:] != comparison.columns else ""
 
 
 def save_figure_if_any_mean(comparison: Comparison, path: Path) -> None:
-    """Write the comparison's figure to a PNG file if it shows any mean."""
+    """Write the comparison's figure to a PNG file, unless it has no mean to show."""
     if any(entry.mean is not None for entry in comparison.entries):
         with atomic_write(path) as temporary:
             temporary.write_bytes(encode_png(plot_first_metric(comparison), dpi=150, facecolor="white"))

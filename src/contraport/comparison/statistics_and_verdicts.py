@@ -228,7 +228,7 @@ def list_differences_of_unknown_seed_variance(grid: Grid, results: JobAndResultB
 
 
 def build_table_entries(grid: Grid, results: JobAndResultByRowColumnSeed) -> list[TableEntry]:
-    """Build the table entries for all metrics, columns and rows."""
+    """Build the entries of the comparison's tables, one for each metric, column and row."""
     comparisons = max(1, (len(grid.rows) - 1) * len(grid.columns))
     entries = []
     for metric in grid.metrics:

@@ -39,7 +39,7 @@ def explain_verdict(verdict: ClaimVerdict) -> str:
 
 
 def summarize_first_metric(comparison: Comparison, column: str) -> str:
-    """Return a sentence that summarizes the first metric on one data set."""
+    """Return a sentence that summarizes the first metric in one column (data set and setting)."""
     metric = comparison.metrics[0]
     cells = comparison.list_column_entries(column, metric)
     entries = [one for one in cells if one.mean is not None]
@@ -73,7 +73,7 @@ def summarize_first_metric(comparison: Comparison, column: str) -> str:
     )
     parts += failure
     sentence = f"{column}: {'; '.join(parts)}."
-    if unbeaten := _format_unbeaten_references(comparison, column, metric, best):
+    if unbeaten := _list_unbeaten_references(comparison, column, metric, best):
         sentence += f" No row is better than {join_names(unbeaten)}, without training."
     return sentence
 
@@ -135,8 +135,8 @@ def summarize_seeds_to_decide(comparison: Comparison, column: str) -> str:
     return text
 
 
-def _format_unbeaten_references(comparison: Comparison, column: str, metric: Metric, best: TableEntry) -> list[str]:
-    """Describe the references, such as raw inputs, that no trained method beats."""
+def _list_unbeaten_references(comparison: Comparison, column: str, metric: Metric, best: TableEntry) -> list[str]:
+    """Return the references, such as raw inputs, that no trained objective beats, each with its value."""
     if metric.better_direction == "neither":
         return []
     sign = -1 if metric.better_direction == "lower" else 1

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from torch.quasirandom import SobolEngine
 
-from contraport.comparison.grid import Cell, Column, Grid, OptionMap, Row, override_options_and_settings
+from contraport.comparison.grid import Cell, Column, Grid, OptionMap, Row, merge_train_options
 from contraport.comparison.grid_builder import get_objective_signature_parameters
 from contraport.metrics import Metric
 
@@ -72,7 +72,7 @@ def build_search_space(row: Row, common_options: OptionMap) -> dict[str, LogSear
         common_options: options that hold for all rows, such as ``--train.temperature``.
     """
     parameters = get_objective_signature_parameters(row.options)
-    options = override_options_and_settings(common_options, row.options)
+    options = merge_train_options(common_options, row.options)
     fixed = {*options, *(options.get("objective_settings") or {})}
     name = str(row.options.get("objective", row.options.get("recipe")))
     ranges = SEARCH_RANGE_BY_SETTING | _OWN_SEARCH_RANGES_BY_OBJECTIVE.get(name, {})
