@@ -17,7 +17,7 @@ from torch import Tensor
 from contraport._utils.formatting import pluralize
 from contraport._utils.vector_search import find_approximate_search
 from contraport.catalog.data_option_parsers import MiningRule
-from contraport.data.duplicate_groups import first_index_of_each_group, number_by_first_occurrence
+from contraport.data.duplicate_groups import first_index_by_group, number_by_first_occurrence
 from contraport.engine import normalize
 from contraport.errors import check
 from contraport.seeding import torch_generator
@@ -102,7 +102,7 @@ def mine_hard_negatives(
     items = torch.arange(len(anchors))
     query_of = items if anchor_ids is None else number_by_first_occurrence(anchor_ids.cpu())
     candidate_of = items if candidate_ids is None else number_by_first_occurrence(candidate_ids.cpu())
-    queries, columns = first_index_of_each_group(query_of), first_index_of_each_group(candidate_of)
+    queries, columns = first_index_by_group(query_of), first_index_by_group(candidate_of)
     anchors, candidates = (normalize(rows.detach().float()) for rows in (anchors, candidates))
     is_trusted = torch.ones(len(items), dtype=torch.bool) if trusted_pair_mask is None else trusted_pair_mask
     excluded = [query_of * len(columns) + candidate_of]

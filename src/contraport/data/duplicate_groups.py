@@ -70,7 +70,7 @@ def digest_encoded_items(items: ItemFilesOrBytes, positions: Sequence[int]) -> T
 
 
 def assign_view_content_ids(digests: Tensor, present: Tensor | None = None) -> Tensor:
-    """Number the distinct contents of each view, as ids ``(n, views)``.
+    """Assign an integer id to each distinct content of each view, ``(n, views)``.
 
     Args:
         digests: content digest of each item in each view, int64 ``(n, views)``.
@@ -84,7 +84,7 @@ def assign_view_content_ids(digests: Tensor, present: Tensor | None = None) -> T
 
 
 class ContentGroups(NamedTuple):
-    """Items grouped by content that they share in a view.
+    """Groups of items that share content in at least one view.
 
     Attributes:
         group_ids: index of the group of each item, int64 ``(n,)``.
@@ -95,17 +95,17 @@ class ContentGroups(NamedTuple):
     used_view_indices: tuple[int, ...]
 
 
-def group_by_shared_content(view_content_ids: Tensor, ignore_views_joining_more_items_than: float) -> ContentGroups:
+def group_by_shared_content(view_content_ids: Tensor, max_group_size: float) -> ContentGroups:
     """Group items that share content, directly or through other items.
 
-    A view whose repeats would join more than `ignore_views_joining_more_items_than` items, such as captions that name
-    only a class, does not group items. Views with small groups come first, and the first always groups.
+    A view that would make a group of more than `max_group_size` items, such as captions that name only a class, is
+    ignored. Views with small groups come first, and the first is always used.
     `view_content_ids` are the `assign_view_content_ids` of all items, ``(n, views)``.
 
     >>> ids = torch.tensor([[0, 0], [0, 1], [2, 1], [3, 3]])
-    >>> group_by_shared_content(ids, ignore_views_joining_more_items_than=3)
+    >>> group_by_shared_content(ids, max_group_size=3)
     ContentGroups(group_ids=array([0, 0, 0, 1]), used_view_indices=(0, 1))
-    >>> group_by_shared_content(ids, ignore_views_joining_more_items_than=2)
+    >>> group_by_shared_content(ids, max_group_size=2)
     ContentGroups(group_ids=array([0, 0, 1, 2]), used_view_indices=(0,))
     """
     sizes = [int(torch.unique(column, return_counts=True)[1].max()) for column in view_content_ids.unbind(1)]
@@ -121,7 +121,7 @@ def group_by_shared_content(view_content_ids: Tensor, ignore_views_joining_more_
         edges = coo_array((np.ones(len(groups), dtype=np.int8), (groups, int(groups.max()) + 1 + codes)), (size, size))
         components = connected_components(edges, directed=False)[1]
         joined = np.unique(components[groups], return_inverse=True)[1]
-        if not views or np.bincount(joined).max() <= ignore_views_joining_more_items_than:
+        if not views or np.bincount(joined).max() <= max_group_size:
             groups = joined
             views.append(view)
     return ContentGroups(number_by_first_occurrence(torch.from_numpy(groups)).numpy(), tuple(sorted(views)))
@@ -138,10 +138,10 @@ def number_by_first_occurrence(values: Tensor) -> Tensor:
     return torch.from_numpy(order[inverse].astype(np.int64))
 
 
-def first_index_of_each_group(group_numbers: Tensor) -> Tensor:
+def first_index_by_group(group_numbers: Tensor) -> Tensor:
     """Return the index of the first item of each group, by group number.
 
-    >>> first_index_of_each_group(torch.tensor([1, 0, 1, 2])).tolist()
+    >>> first_index_by_group(torch.tensor([1, 0, 1, 2])).tolist()
     [1, 0, 3]
     """
     firsts = torch.full((int(group_numbers.max()) + 1 if len(group_numbers) > 0 else 0,), len(group_numbers))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from contraport._utils.text_bytes import TEXT_SHAPE
 from contraport.data import Dataset, Views, from_arrays
-from contraport.data.duplicate_groups import first_index_of_each_group
+from contraport.data.duplicate_groups import first_index_by_group
 from contraport.data.mismatches_and_corruptions import corrupt_images
 from contraport.embedding import LoaderConfig, RawInputEncoder, embed_views, extract_item_features, fixed_seed
 from contraport.encoders import Model
@@ -299,7 +299,7 @@ class EvalContext:
         size, side = int(torch.cat([train_ids, test_ids]).amax()) + 1, torch.empty(0)
         for dataset, ids, pairs in ((self.train, train_ids, torch.arange(len(train_ids))), (self.test, test_ids, new)):
             if len(pairs):
-                first = pairs[first_index_of_each_group(torch.unique(ids[pairs], return_inverse=True)[1])]
+                first = pairs[first_index_by_group(torch.unique(ids[pairs], return_inverse=True)[1])]
                 views = self._embed_views(dataset.subset(first), project=project, view_kind="unaugmented")
                 embedded = views[view].cpu()
                 side = embedded.new_zeros(size, embedded.shape[1]) if len(side) == 0 else side

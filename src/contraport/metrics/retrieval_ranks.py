@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport._utils.vector_search import top_products_and_indices
-from contraport.data.duplicate_groups import first_index_of_each_group
+from contraport.data.duplicate_groups import first_index_by_group
 from contraport.errors import UsageError, check, check_all_values, check_integer, check_positive, type_and_shape
 
 MAX_COSINES_IN_MEMORY = 1 << 24
@@ -210,7 +210,7 @@ class _MatchedViews(NamedTuple):
         """Deduplicate each view of paired vectors by content id."""
         _, rows = torch.unique(first_content_ids, return_inverse=True)
         _, columns = torch.unique(second_content_ids, return_inverse=True)
-        first_at, second_at = first_index_of_each_group(rows), first_index_of_each_group(columns)
+        first_at, second_at = first_index_by_group(rows), first_index_by_group(columns)
         x, y = first[first_at.to(first.device)], second[second_at.to(first.device)]
         rows, columns = rows.to(x.device), columns.to(x.device)
         matched = x.new_empty(len(rows))
