@@ -218,10 +218,10 @@ def test_numbers_are_converted_in_blocks(tmp_path, monkeypatch, block_bytes, mos
         split=names,
     )
     sizes = []
-    read = arrow_datasets.read_number_columns
+    read = arrow_datasets.read_numeric_columns
     monkeypatch.setattr(arrow_datasets, "_CONVERTED_BYTES_PER_BLOCK", block_bytes)
     monkeypatch.setattr(
-        arrow_datasets, "read_number_columns", lambda table, *rest: sizes.append(len(table)) or read(table, *rest)
+        arrow_datasets, "read_numeric_columns", lambda table, *rest: sizes.append(len(table)) or read(table, *rest)
     )
     train, test = load(path), load(path, "test")
     for dataset, split in ((train, "train"), (test, "test")):

@@ -17,20 +17,20 @@ from contraport.errors import UsageError, check
 
 def can_hold_image_bytes(field: pa.Field) -> bool:
     """Return whether a column can hold encoded images, as bytes or {bytes, path} structs."""
-    kind = get_plain_type(field.type)
+    kind = unwrap_type(field.type)
     in_struct = pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 and kind.get_field_index("path") >= 0
     return bool(in_struct or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 def is_list(kind: pa.DataType) -> bool:
     """Return whether an Arrow type is a list of fixed or variable length."""
-    kind = get_plain_type(kind)
+    kind = unwrap_type(kind)
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def is_string(kind: pa.DataType) -> bool:
     """Return whether an Arrow type is a string type."""
-    kind = get_plain_type(kind)
+    kind = unwrap_type(kind)
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
@@ -43,7 +43,7 @@ def is_text_by_first_value(table: pa.Table, string_column: str) -> bool:
     >>> is_text_by_first_value(table, "x"), is_text_by_first_value(table, "y")
     (True, False)
     """
-    first = next((text for value in get_plain_column(table, string_column) if (text := value.as_py())), "").strip()
+    first = next((text for value in unwrap_column(table, string_column) if (text := value.as_py())), "").strip()
     return PurePath(first).suffix.lower() not in IMAGE_SUFFIXES and not is_number_text(first.replace(",", ".", 1))
 
 
@@ -62,25 +62,21 @@ def read_category_values(table: pa.Table, name: str, table_name: str) -> np.ndar
     Raises:
         UsageError: a row has no value, or the column is of another type.
     """
-    column = get_plain_column(table, name)
+    column = unwrap_column(table, name)
     _check_no_nulls(column, name, "a value", table_name)
     if is_string(column.type):
         values = np.array(column.to_pylist(), dtype=np.str_)
         row = np.argmax(values == "")
-        message = (
-            f"{_describe_column(table_name, name)}: must have a value in each row, got an empty text in row {row}."
-        )
+        message = f"{_error_prefix(table_name, name)}: must have a value in each row, got an empty text in row {row}."
         check(bool((values != "").all()), message, "missing_value")
         return values
     good = pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)
-    check(
-        good, f"{_describe_column(table_name, name)}: must be integers or text, got {column.type}.", "not_categorical"
-    )
+    check(good, f"{_error_prefix(table_name, name)}: must be integers or text, got {column.type}.", "not_categorical")
     return np.asarray(column.to_numpy())
 
 
-def read_number_columns(table: pa.Table, names: Sequence[str], table_name: str) -> np.ndarray:
-    """Read the number columns of one view as an array ``(n, ...)``.
+def read_numeric_columns(table: pa.Table, names: Sequence[str], table_name: str) -> np.ndarray:
+    """Read the numeric columns of one view as an array ``(n, ...)``.
 
     Several columns of numbers are the features of a vector, ``(n, d)``; one column of lists is ``(n, d)``, of lists of
     lists ``(n, C, T)``, and so on.
@@ -89,17 +85,17 @@ def read_number_columns(table: pa.Table, names: Sequence[str], table_name: str) 
         UsageError: texts among the numbers, values that are missing or not finite, or lists of unequal lengths.
     """
     if len(names) == 1 and is_list(table.schema.field(names[0]).type):
-        return _read_nested_list_column(get_plain_column(table, names[0]), _describe_column(table_name, names[0]))
+        return _read_nested_list_column(unwrap_column(table, names[0]), _error_prefix(table_name, names[0]))
     features = []
     for name in names:
-        column, error_prefix = get_plain_column(table, name), _describe_column(table_name, name)
+        column, error_prefix = unwrap_column(table, name), _error_prefix(table_name, name)
         _check_no_nulls(column, name, "a number", table_name)
         if is_string(column.type):
             values = column.to_pylist()
             row = next((row for row, value in enumerate(values) if not is_number_text(value)), 0)
             message = f"{error_prefix}: must be numbers, got the text {values[row]!r} in row {row}."
             raise UsageError(message, kind="not_numeric")
-        check(_is_number(column.type), f"{error_prefix}: must be numbers, got {column.type}.", "not_numeric")
+        check(_is_numeric(column.type), f"{error_prefix}: must be numbers, got {column.type}.", "not_numeric")
         numbers = np.asarray(pc.cast(column, pa.float64(), safe=False).to_numpy())
         if not (finite := np.isfinite(numbers)).all():
             row = int(np.argmin(finite))
@@ -126,7 +122,7 @@ def _read_nested_list_column(column: pa.ChunkedArray, error_prefix: str) -> np.n
         values = values.flatten()
         values = values.storage if isinstance(values.type, pa.BaseExtensionType) else values
     message = f"{error_prefix}: must have lists of numbers, got lists of {values.type}."
-    check(_is_number(values.type), message, "not_numeric")
+    check(_is_numeric(values.type), message, "not_numeric")
     if values.null_count:
         row = np.argmax(values.is_null().to_numpy(zero_copy_only=False)) // (len(values) // shape[0])
         message = f"{error_prefix}: must have a number in each place, got nothing in row {row}."
@@ -135,12 +131,12 @@ def _read_nested_list_column(column: pa.ChunkedArray, error_prefix: str) -> np.n
 
 
 def read_image_file_names(table: pa.Table, name: str, table_name: str) -> list[str]:
-    """Read a column of names of image files.
+    """Read a column of image file names.
 
     Raises:
         UsageError: a row has no name, or a text without the suffix of an image.
     """
-    column = get_plain_column(table, name)
+    column = unwrap_column(table, name)
     _check_no_nulls(column, name, "the name of an image file", table_name)
     files: list[str] = column.to_pylist()
     wrong = [row for row, file in enumerate(files) if PurePath(file).suffix.lower() not in IMAGE_SUFFIXES]
@@ -149,7 +145,7 @@ def read_image_file_names(table: pa.Table, name: str, table_name: str) -> list[s
         message = f"must be numbers, lists of numbers or names of image files, got {files[row]!r} in row {row}"
         roles = {"classes": {"labels": name}, "names of rows": {"keys": name}, "a text": {"views": [name, "..."]}}
         hint = "declare " + ", ".join(f"{what} by {format_options(columns=columns)}" for what, columns in roles.items())
-        raise UsageError(f"{_describe_column(table_name, name)}: {message}; {hint}", kind="not_file_names")
+        raise UsageError(f"{_error_prefix(table_name, name)}: {message}; {hint}", kind="not_file_names")
     return files
 
 
@@ -160,7 +156,7 @@ def merge_frames_with_first_frame_rows(
     constant_columns: Sequence[str],
     table_name: str,
 ) -> tuple[pa.Table, np.ndarray]:
-    """Return one merged row per sequence, and the index of its first frame.
+    """Merge the frame rows of each sequence into one row; also return the row index of its first frame.
 
     Args:
         table: rows are frames, those of one sequence in order.
@@ -183,32 +179,32 @@ def merge_frames_with_first_frame_rows(
     message += f"{lengths[short]} with {values[first[short]]}."
     check(
         lengths[short] == lengths[long],
-        f"{_describe_column(table_name, sequence_column)}: {message}",
+        f"{_error_prefix(table_name, sequence_column)}: {message}",
         "sequence_lengths",
     )
     by_start = first.argsort()  # in the order in which they begin
     frames = groups.argsort(kind="stable").reshape(len(first), -1)[by_start]
     columns: dict[str, Any] = {}
     for names in views:
-        numbers = read_number_columns(table, names, table_name)
-        message = f"{_describe_column(table_name, names[0])}: must be numbers in the rows of a sequence, got arrays."
+        numbers = read_numeric_columns(table, names, table_name)
+        message = f"{_error_prefix(table_name, names[0])}: must be numbers in the rows of a sequence, got arrays."
         check(numbers.ndim == 2, message, "sequence_of_arrays")
         series = numbers[frames].transpose(0, 2, 1)
         lists = pa.FixedSizeListArray.from_arrays(pa.array(series.ravel()), series.shape[2])
         columns[names[0]] = pa.FixedSizeListArray.from_arrays(lists, series.shape[1])
     for name in constant_columns:
-        column = get_plain_column(table, name)
+        column = unwrap_column(table, name)
         codes = np.unique(column.to_numpy(), return_inverse=True)[1][frames]
         varies = (codes != codes[:, :1]).any(1)
         example = values[frames[varies.argmax(), 0]]
-        message = f"{_describe_column(table_name, name)}: must have one value per sequence, got several with {example}."
+        message = f"{_error_prefix(table_name, name)}: must have one value per sequence, got several with {example}."
         check(not varies.any(), message, "sequence_values")
         columns[name] = column.take(pa.array(frames[:, 0]))
     return pa.table(columns), frames[:, 0]
 
 
-def get_plain_column(table: pa.Table, name: str) -> pa.ChunkedArray:
-    """Return a column of a table, with dictionary and extension types decoded."""
+def unwrap_column(table: pa.Table, name: str) -> pa.ChunkedArray:
+    """Return a column of a table, with dictionary, extension and string view types decoded."""
     column = table.column(name)
     while True:
         if pa.types.is_dictionary(column.type):
@@ -227,21 +223,22 @@ def _check_no_nulls(column: pa.ChunkedArray, name: str, expected: str, table_nam
         first = np.argmax(column.is_null().to_numpy())
         message = f"must have {expected} in each row, got nothing or NaN in {column.null_count} of {len(column)} rows, "
         message += f"first in row {first}; fill them in, or leave these rows out."
-        raise UsageError(f"{_describe_column(table_name, name)}: {message}", kind="missing_value")
+        raise UsageError(f"{_error_prefix(table_name, name)}: {message}", kind="missing_value")
 
 
-def get_plain_type(kind: pa.DataType) -> pa.DataType:
+def unwrap_type(kind: pa.DataType) -> pa.DataType:
     """Return the type inside a dictionary or extension type, or the type itself."""
     if pa.types.is_dictionary(kind):
         return kind.value_type
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
 
 
-def _is_number(kind: pa.DataType) -> bool:
+def _is_numeric(kind: pa.DataType) -> bool:
+    """Return whether an Arrow type is an integer, float, Boolean or decimal type."""
     tests = pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal
     return any(test(kind) for test in tests)
 
 
-def _describe_column(table_name: str, name: str) -> str:
+def _error_prefix(table_name: str, name: str) -> str:
     """Return the beginning of an error message about a column."""
     return f"data: {table_name}: column {name!r}"

@@ -22,15 +22,15 @@ from contraport.data.dataset import Dataset
 from contraport.data.formats import data_format
 from contraport.data.formats.arrow_columns import (
     can_hold_image_bytes,
-    get_plain_column,
-    get_plain_type,
     is_list,
     is_string,
     is_text_by_first_value,
     merge_frames_with_first_frame_rows,
     read_category_values,
     read_image_file_names,
-    read_number_columns,
+    read_numeric_columns,
+    unwrap_column,
+    unwrap_type,
 )
 from contraport.data.formats.column_roles import ColumnRoles, derive_view_names, infer_roles
 from contraport.data.image_decoding import ImageFilePaths
@@ -102,7 +102,7 @@ class TableRows:
         table = self.table if self.is_arrow_table else self.table[:]
         empty = np.ones(len(table), dtype=np.bool_)
         for name in table.column_names:
-            column = get_plain_column(table, name)
+            column = unwrap_column(table, name)
             missing = pc.is_null(column, nan_is_null=pa.types.is_floating(column.type))
             if is_string(table.schema.field(name).type):
                 missing = pc.or_(missing, pc.equal(pc.utf8_trim_whitespace(pc.fill_null(column, "")), ""))
@@ -136,11 +136,11 @@ class TableRows:
         ({'captions': ['a bag', 'a red bag', ''], 'y': [0, 0, 1]}, [0, 0, 1])
         """
         kinds = {names[0]: self.schema.field(names[0]).type for names in views if len(names) == 1}
-        names = [name for name, kind in kinds.items() if is_list(kind) and is_string(get_plain_type(kind).value_type)]
+        names = [name for name, kind in kinds.items() if is_list(kind) and is_string(unwrap_type(kind).value_type)]
         check(len(names) < 2, f"data: columns {names} hold lists of texts; at most one may.", "several_text_lists")
         if not names:
             return self, np.arange(len(self))
-        column = get_plain_column(self.select_columns(names).read(), names[0])
+        column = unwrap_column(self.select_columns(names).read(), names[0])
         lists = [texts or [""] for texts in column.to_pylist()]
         source_rows = np.repeat(np.arange(len(lists)), [len(texts) for texts in lists])
         exploded = pa.array([text for texts in lists for text in texts], pa.string())
@@ -153,7 +153,7 @@ def is_single_string_column(rows: TableRows) -> bool:
 
 
 @dataclass(frozen=True)
-class SingleViewNumberColumnsStore(Store):
+class SingleViewNumericColumnsStore(Store):
     """Store of one numeric view, read from table columns at each fetch."""
 
     rows: TableRows
@@ -389,7 +389,7 @@ def _read_optional_number_per_item(
     """Return a numeric column ``(n,)``, or None if `name` is None."""
     if name is None:
         return None
-    values = read_number_columns(rows.select_columns([name]).read(), [name], table_name)
+    values = read_numeric_columns(rows.select_columns([name]).read(), [name], table_name)
     return parse(f"data: {table_name}: column {name!r}", values[:, 0] if values.shape[1:] == (1,) else values)
 
 
@@ -403,7 +403,7 @@ def _build_view(
     if is_single_string_column(rows):
         table = rows.read()
         if may_be_texts and is_text_by_first_value(table, names[0]):
-            contents = [text or "" for text in get_plain_column(table, names[0]).to_pylist()]
+            contents = [text or "" for text in unwrap_column(table, names[0]).to_pylist()]
             check_nonblank_texts(f"data: {table_name}: column {names[0]!r}", contents)
             return PackedTextStore.from_texts(contents, f"data: {table_name}: column {names[0]!r}")
         return ImageFilePaths(tuple(str(folder / file) for file in read_image_file_names(table, names[0], table_name)))
@@ -412,7 +412,7 @@ def _build_view(
     if rows.is_arrow_table:
         return ArrayStore((_read_numbers_in_blocks(rows, names, table_name),))
     first = _numbers_to_view_tensor(rows.read(np.zeros(1, dtype=np.int64)), names, table_name)
-    return SingleViewNumberColumnsStore(rows, names, table_name, tuple(first.shape[1:]))
+    return SingleViewNumericColumnsStore(rows, names, table_name, tuple(first.shape[1:]))
 
 
 def _read_numbers_in_blocks(rows: TableRows, names: tuple[str, ...], table_name: str) -> Tensor:
@@ -443,7 +443,7 @@ def _read_numbers_in_blocks(rows: TableRows, names: tuple[str, ...], table_name:
 def _numbers_to_view_tensor(table: pa.Table, names: tuple[str, ...], table_name: str) -> Tensor:
     """Convert numeric table columns to the tensor of a view."""
     shown = f"column {names[0]!r}" if len(names) == 1 else f"columns {list(names)}"
-    return as_view_tensor(f"data: {table_name}: {shown}", read_number_columns(table, names, table_name))
+    return as_view_tensor(f"data: {table_name}: {shown}", read_numeric_columns(table, names, table_name))
 
 
 @data_format(

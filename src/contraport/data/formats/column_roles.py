@@ -40,7 +40,7 @@ class ColumnRoles:
         column_by_role: column of the classes ("labels"), regression targets ("numbers"), "domains", splits ("split"),
             training "weights", names of the rows ("keys"), and identifiers of the time series that a row is a frame of
             ("sequence"); None for a role without a column.
-        possible_file_columns: string columns in a table that also has number columns: either file names, or texts to
+        possible_file_columns: string columns in a table that also has numeric columns: either file names, or texts to
             learn from.
         undeclared_text_columns: string columns used as views, although neither their names nor the user declare them as
             texts.
