@@ -1,14 +1,14 @@
 """Datasets, their sources and formats, batch loaders, and random views.
 
 ```
-dataset        Dataset and Batch; `data_loader` makes batches
-stores         hold the views in memory, or read or derive them at each fetch
-arrays         datasets from arrays in memory
-coupling       datasets of pairs between two different sets
-item_metadata  builds the dataset of one split from all items of a source; `splits` selects the items
-formats/       readers of files and folders
-sources/       `load`, the entry point: a name, a path, or another library's dataset
-views/         random views of a batch
+dataset            Dataset and Batch; `data_loader` makes batches
+stores             hold the views in memory, or read or derive them at each fetch
+array_datasets     datasets from arrays in memory
+coupling_datasets  datasets of pairs between two different sets
+item_metadata      builds the dataset of one split from all items of a source; `splits` selects the items
+formats/           readers of files and folders
+sources/           `load`, the entry point: a name, a path, or another library's dataset
+views/             random views of a batch
 ```
 """
 

@@ -119,7 +119,7 @@ def _build_view_store(argument: str, view: Any, *, absent: np.ndarray | None, co
     empty texts. None: every item has the view, so a text must not be empty.
     """
     if isinstance(view, np.memmap) and view.mode == "r" and view.flags.c_contiguous:
-        _check_view(argument, view)
+        _check_view_shape_and_dtype(argument, view)
         store = MappedRowStore(view, partial(_items_to_channels_first_tensor, copy=False), absent)
         if view.dtype.kind == "f":
             _check_finite(argument, ((rows, floats.numpy()) for rows, floats in store.iterate_raw_and_converted_rows()))
@@ -170,13 +170,10 @@ def _iterate_row_slices(array: np.ndarray) -> Iterator[slice]:
         yield slice(first, first + rows)
 
 
-def copy_subset_to_memory(dataset: Dataset, positions: PositionArray, split: str) -> Dataset:
-    """Copy the items at given positions to memory, as a new dataset.
-
-    `split` is the name of its split.
-    """
+def copy_subset_to_memory(dataset: Dataset, positions: PositionArray, new_split: str) -> Dataset:
+    """Copy the items at given positions to memory, as a dataset with a new split name."""
     store = ArrayStore(dataset.__getitems__(positions.tolist()).views)
-    return dataset.subset(torch.from_numpy(positions), split, store=store)
+    return dataset.subset(torch.from_numpy(positions), new_split, store=store)
 
 
 def check_equal_shapes(argument: str, items: Sequence[Any]) -> None:
@@ -200,9 +197,9 @@ def check_equal_shapes(argument: str, items: Sequence[Any]) -> None:
 
 
 def as_view_tensor(argument: str, values: ArrayLikeOrTensor, *, copy: bool = True) -> Tensor:
-    """Convert images, time series or vectors to the tensor of a view.
+    """Check images, time series or vectors, and convert them to the tensor of a view.
 
-    The shapes are those of `from_arrays`.
+    The accepted shapes are those of `from_arrays`. Image channels are moved first.
 
     Raises:
         UsageError: a wrong shape or type, or values that are not finite.
@@ -211,7 +208,7 @@ def as_view_tensor(argument: str, values: ArrayLikeOrTensor, *, copy: bool = Tru
         check_equal_shapes(argument, values)
         values = np.stack([_as_non_object_array(argument, item) for item in values]) if values else np.empty(0)
     array = _as_non_object_array(argument, values)
-    _check_view(argument, array)
+    _check_view_shape_and_dtype(argument, array)
     tensor = _items_to_channels_first_tensor(array, copy=copy)
     if tensor.dtype != torch.uint8:
         floats = tensor.numpy()
@@ -219,7 +216,7 @@ def as_view_tensor(argument: str, values: ArrayLikeOrTensor, *, copy: bool = Tru
     return tensor
 
 
-def _check_view(argument: str, array: np.ndarray) -> None:
+def _check_view_shape_and_dtype(argument: str, array: np.ndarray) -> None:
     """Raise `UsageError` unless an array has the shape and type of a view."""
     is_float, kind = array.dtype.kind == "f", f"{array.dtype} of shape {array.shape}"
     good = array.ndim >= 2 and array.size > 0

@@ -28,7 +28,7 @@ from contraport.seeding import GENERATOR_LOCK, numpy_generator
 @keep_deprecated_attributes(total="global_batch_size")
 @dataclass(frozen=True)
 class LocalBatchOffset:
-    """Offset of this process's items in a global batch, and the batch size.
+    """Offset of this process's items in a global batch, and the size of that batch.
 
     Attributes:
         start: position in the global batch of the first item that the process holds.
@@ -114,7 +114,7 @@ class BatchOrder(Sampler[list[int]]):
         self.begin_at(epoch=0, batch=0)
 
     def begin_at(self, *, epoch: int, batch: int) -> None:
-        """Begin at a batch of one epoch, and at the first batch of others."""
+        """Start one epoch at a given batch; other epochs start at their first batch."""
         self.epoch = self._resumed_epoch = epoch
         self._resumed_batch = batch
 
@@ -128,10 +128,10 @@ class BatchOrder(Sampler[list[int]]):
         self.epoch = epoch
 
     def fill_epochs_by_repeating(self, positions: np.ndarray | None) -> None:
-        """Fill future epochs by repeating the items at `positions`.
+        """Fill future epochs with only the items at `positions`, repeated up to the usual length.
 
-        None means from all items. The number of batches stays the same: an epoch repeats the positions, each time in
-        another order, until it is full. No batch contains an item twice.
+        None: with all items. An epoch repeats the positions, each time in another order, until it has as many batches
+        as before. No batch contains an item twice.
 
         Raises:
             UsageError: there are fewer positions than the batch size.
@@ -244,7 +244,7 @@ def build_loader(
         split_over_processes=split_over_processes,
     )
     return ClosableDataLoader(
-        _ErrorsAsBatches(dataset) if num_workers else dataset,
+        _UsageErrorsAsBatches(dataset) if num_workers else dataset,
         batch_sampler=order,
         collate_fn=_return_batch_unchanged,
         num_workers=num_workers,
@@ -273,7 +273,7 @@ class ClosableDataLoader(DataLoader[Batch]):
 
 
 @dataclass(frozen=True)
-class _ErrorsAsBatches(torch.utils.data.Dataset[Batch]):
+class _UsageErrorsAsBatches(torch.utils.data.Dataset[Batch]):
     """Dataset that returns usage errors as batches, because torch wraps raised errors."""
 
     dataset: Dataset

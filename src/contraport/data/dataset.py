@@ -157,7 +157,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 
     @property
     def is_coupling(self) -> bool:
-        """True if each item is a pair of entities from two sets."""
+        """True if the items are pairs between two sets of entities, such as users and products."""
         return self.entity_ids is not None
 
     @property
@@ -202,7 +202,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 
     @property
     def has_missing_or_distrusted_views(self) -> bool:
-        """True if some items have missing or, in a subclass, distrusted views."""
+        """True if some items lack a view, or (in a subclass) have one that an audit distrusts."""
         return self.present is not None
 
     @property
@@ -269,8 +269,8 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         >>> test.labels.tolist(), test.class_names
         ([2, 3, 0], ('cat', 'cow', 'dog', 'ant'))
         """
-        labels, class_names = _renumber_codes_and_names(self.labels, self.class_names, other.class_names)
-        domains, domain_names = _renumber_codes_and_names(self.domains, self.domain_names, other.domain_names)
+        labels, class_names = _join_names_and_renumber(self.labels, self.class_names, other.class_names)
+        domains, domain_names = _join_names_and_renumber(self.domains, self.domain_names, other.domain_names)
         return self.replace_fields(labels=labels, class_names=class_names, domains=domains, domain_names=domain_names)
 
     def select_views(self, views: Sequence[int], argument: str = "views") -> Self | Dataset:
@@ -413,10 +413,10 @@ class Dataset(torch.utils.data.Dataset[Batch]):
             yield self.store.fetch_views(positions)[view]
 
 
-def _renumber_codes_and_names(
+def _join_names_and_renumber(
     codes: Tensor | None, names: tuple[str, ...] | None, leading_names: tuple[str, ...] | None
 ) -> tuple[Tensor | None, tuple[str, ...] | None]:
-    """Renumber categories so that `leading_names` come first."""
+    """Renumber categories by the joined names: `leading_names`, then the others of `names`."""
     if codes is None or names is None or leading_names is None or names == leading_names:
         return codes, names
     joined = tuple(dict.fromkeys([*leading_names, *names]))

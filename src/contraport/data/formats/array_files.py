@@ -53,7 +53,7 @@ def dataset_from_arrays(
     Raises:
         UsageError: an unknown key, or arrays that do not match.
     """
-    checked = _parse_arrays_by_key(arrays, path)
+    checked = _convert_and_check_arrays(arrays, path)
     parts = [_select_and_check_split_arrays(checked, path, key_suffix="")]
     if any(key.endswith("_test") for key in checked):
         parts.append(_select_and_check_split_arrays(checked, path, key_suffix="_test"))
@@ -114,7 +114,7 @@ def read_npz(argument: str, path: str, *, mapped: bool = False) -> dict[str, np.
         return read_npz_arrays(path, mapped=mapped)
 
 
-def _parse_arrays_by_key(arrays: Mapping[str, Any], path: str) -> dict[str, np.ndarray]:
+def _convert_and_check_arrays(arrays: Mapping[str, Any], path: str) -> dict[str, np.ndarray]:
     """Convert the values of an `.npz` file to arrays, and refuse unknown keys.
 
     Features that `contraport embed` wrote also raise an error.
