@@ -73,7 +73,7 @@ def compose_next_commands(
         repeated = {**lasting, "out": str(find_unused_path(Path("audits", name)))}
     with use_flag_style():
         return compose(
-            make_wrong_pairs_suggestion(dataset)
+            make_wrong_pairs_suggestion(len(dataset.shapes))
         ), f"contraport audit {format_options(**repeated, drop=True)}"
 
 

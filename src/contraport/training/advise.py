@@ -101,7 +101,7 @@ def advise(arguments: dict[str, Any]) -> CommandAdvice:
     reasons = [objective, *filter(None, [find_encoder_for_few_images(dataset)])]
     alternatives: list[Suggestion] = []
     if options.wrong_pairs:
-        (reasons if len(dataset.shapes) >= 2 else alternatives).append(make_wrong_pairs_suggestion(dataset))
+        (reasons if len(dataset.shapes) >= 2 else alternatives).append(make_wrong_pairs_suggestion(len(dataset.shapes)))
     alternatives += _list_alternative_suggestions(dataset, use_labels=options.use_labels)
     out = str(find_unused_path(Path("runs", data_stem_as_folder_name(dataset))))
     command = compose_train_command(data_options, reasons, projection=options.dimensions, out=out)
@@ -242,10 +242,10 @@ def _has_several_classes(dataset: Dataset) -> bool:
     return dataset.labels is not None and len(dataset.labels.unique()) >= 2
 
 
-def make_wrong_pairs_suggestion(dataset: Dataset) -> Suggestion:
+def make_wrong_pairs_suggestion(num_views: int) -> Suggestion:
     """Recommend `--audit` if items have several views, else the robust loss rince."""
     use_case = "pairs, some of them wrong"
-    if len(dataset.shapes) >= 2:
+    if num_views >= 2:
         return Suggestion("--audit", "leaves out the pairs or views that look wrong during the training.", use_case)
     text = "the audit compares given views; a robust loss needs none, but was not reliably better."
     return Suggestion("--objective rince", text, use_case)

@@ -143,6 +143,7 @@ class EarlyStopping(Callback):
             )  # fmt: skip
 
     def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
+        """Add the loss to the sum for the mean of the epoch."""
         self._loss_sum = self._loss_sum + loss  # read after the epoch, as each read waits for a GPU
         self._loss_count += 1
 

@@ -45,13 +45,13 @@ class FiniteGuard(Callback):
         tensors, self._losses = [*self._losses, loop.grad_norm], []
         *losses, norm = to_floats(tensors)
         if not all(map(math.isfinite, (*losses, norm))):
-            self._raise_not_finite(loop, losses, norm)
+            self._handle_nonfinite_step(loop, losses, norm)
         if norm == 0 and not self._has_warned:
             self._has_warned = True
             message = "step %d: the gradient is zero, so the weights do not change; the embeddings may all be zero"
             _log.warning(message, loop.step + 1)
 
-    def _raise_not_finite(self, loop: Loop, losses: Sequence[float], norm: float) -> NoReturn:
+    def _handle_nonfinite_step(self, loop: Loop, losses: Sequence[float], norm: float) -> NoReturn:
         """Raise `UsageError` for a loss or gradient norm that is not finite."""
         raise UsageError(
             f"lr: the loss must be finite, got loss {losses[-1]:g} and gradient norm {norm:g} after {loop.step} steps. "
@@ -61,7 +61,7 @@ class FiniteGuard(Callback):
 
 
 class PeriodicFiniteGuard(FiniteGuard):
-    """Callback that checks for non-finite losses every few steps, and saves a failed step.
+    """Callback that checks for non-finite losses every few steps, and writes a failed step to files.
 
     `contraport.training.load_failed_step` loads it. `nonfinite.json` holds step, seed and loss,
     `checkpoints/nonfinite.ckpt` the weights before the step, `checkpoints/nonfinite.npz` the raw items of all
@@ -108,10 +108,10 @@ class PeriodicFiniteGuard(FiniteGuard):
         self._unread.append([*self._losses, loop.grad_norm])
         self._losses = []
         if len(self._unread) >= self.steps_between_checks:
-            self._raise_restart_if_not_finite()
+            self._check_recorded_values()
 
     def before_save(self, loop: Loop) -> None:
-        self._raise_restart_if_not_finite()
+        self._check_recorded_values()
         self._has_checkpoint = True
 
     @property
@@ -119,14 +119,14 @@ class PeriodicFiniteGuard(FiniteGuard):
         """True if loss and gradient norm are checked before each update."""
         return self.steps_between_checks == 1 or not self._has_checkpoint
 
-    def _raise_restart_if_not_finite(self) -> None:
+    def _check_recorded_values(self) -> None:
         """Raise `RestartFromLastCheckpoint` if a recorded loss or gradient is not finite."""
         tensors, self._unread = [tensor for step in self._unread for tensor in step], []
         if tensors and not all(map(math.isfinite, to_floats(tensors))):
             raise RestartFromLastCheckpoint
 
-    def _raise_not_finite(self, loop: Loop, losses: Sequence[float], norm: float) -> NoReturn:
-        """Save the failed step in the run folder, then raise an error."""
+    def _handle_nonfinite_step(self, loop: Loop, losses: Sequence[float], norm: float) -> NoReturn:
+        """Write the failed step to files of the run folder, then raise `FloatingPointError`."""
         part = next((part for part, loss in enumerate(losses) if not math.isfinite(loss)), len(losses) - 1)
         step, epoch = loop.step + 1, loop.completed_epochs + 1
         batch = self._batches[part]

@@ -83,11 +83,12 @@ class MetricsWriter(Callback):
         self._steps_of_row = state["steps_of_row"]
 
     def on_start(self, loop: Loop) -> None:
+        """Start the clock of the session."""
         self._start = time.perf_counter()
         self._totals_at_last_row = (0, 0.0, loop.data_wait_seconds)
 
     def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
-        # The value is not read here: reading from a GPU waits for all queued work.
+        """Keep the loss without reading it: reading from a GPU waits for all queued work."""
         self._losses.append(loss)
 
     def before_optimizer_step(self, loop: Loop) -> None:

@@ -63,19 +63,19 @@ class NegativeMiner(Callback):
         self.layout = MinedBatchLayout(self._positions.shape[1] // tables, tables)
         self._mined_epoch = -1
 
-    def send_last_negatives_to_loader(self, batches: ClosableDataLoader | StreamLoader) -> None:
+    def send_negatives_to_loader(self, loader: ClosableDataLoader | StreamLoader) -> None:
         """Add mined negatives to later batches, or random ones before the first mining."""
-        order = batches.batch_sampler
+        order = loader.batch_sampler
         assert isinstance(order, BatchOrder)
         order.insert_companions(self._positions)
 
     def on_start(self, loop: Loop) -> None:
         # Set even if none are mined: a feature cache has a loader of its own, and a checkpoint has its own negatives.
-        self._mine_if_due_and_update_loader(loop)
+        self._mine_if_due_then_send(loop)
 
     def after_epoch(self, loop: Loop) -> None:
         if loop.completed_epochs < loop.epochs:
-            self._mine_if_due_and_update_loader(loop)
+            self._mine_if_due_then_send(loop)
 
     def state(self) -> dict[str, Any]:
         """Return the mined negatives' positions and epoch, for a checkpoint."""
@@ -84,8 +84,8 @@ class NegativeMiner(Callback):
     def restore(self, state: dict[str, Any]) -> None:
         self._mined_epoch, self._positions = state["epoch"], state["positions"].numpy()
 
-    def _mine_if_due_and_update_loader(self, loop: Loop) -> None:
-        """Mine negatives if they are due, and pass them to the loader."""
+    def _mine_if_due_then_send(self, loop: Loop) -> None:
+        """Mine negatives if they are due, then pass the last ones to the loader."""
         epoch, spec = loop.completed_epochs, self._spec
         elapsed = epoch - spec.epochs_before_mining
         is_due = spec.file is None and elapsed >= 0 and elapsed % spec.epochs_between_minings == 0
@@ -96,7 +96,7 @@ class NegativeMiner(Callback):
                 if is_main_process():
                     self._positions = self._mine_negative_positions(cast(TrainingModule, loop.module), epoch)
             self._positions, self._mined_epoch = broadcast_object(self._positions), epoch
-        self.send_last_negatives_to_loader(loop.batches)
+        self.send_negatives_to_loader(loop.batches)
 
     def _mine_negative_positions(self, module: TrainingModule, epoch: int) -> np.ndarray:
         """Return the positions of mined negatives, one row per item."""

@@ -117,7 +117,7 @@ def build_components(
         kind: type[MismatchDroppingCallback[Any]] = AuditCallback if len(dataset.shapes) == 2 else ViewAuditCallback
         audit_callback = kind(dataset, module, order, epochs=settings.epochs, loader_config=loader_config)
     if miner is not None:
-        miner.send_last_negatives_to_loader(batches)
+        miner.send_negatives_to_loader(batches)
     return TrainingComponents(dataset, batches, module, epoch, audit_callback, miner, partner_indices=partners)
 
 
