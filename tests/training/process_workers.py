@@ -31,7 +31,7 @@ from contraport.errors import UsageError
 from contraport.metrics.registry import Metric
 from contraport.runs.run_folder import WritableRun
 from contraport.training import train
-from contraport.training.parallelism import install_sync_batch_norm_on_any_device
+from contraport.training.data_parallelism import install_sync_batch_norm_on_any_device
 from contraport.training.step.batch_embedding import embed_in_chunks
 from tests import TIMEOUT
 from tests.processes import Report

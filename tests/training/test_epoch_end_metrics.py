@@ -12,7 +12,7 @@ from contraport.metrics import fine_tuning as tuning
 from contraport.metrics.eval_context import EvalContext
 from contraport.runs import as_run_folder
 from contraport.seeding import torch_generator
-from contraport.training.callbacks.progress_bar import format_metrics_row
+from contraport.training.callbacks.progress_display import format_metrics_row
 from contraport.training.components.assembly import build_components
 from contraport.training.config import Settings
 from contraport.training.epoch_end_training_metrics import EpochEndMetrics

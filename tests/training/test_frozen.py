@@ -19,8 +19,8 @@ from contraport.data import Dataset, from_arrays
 from contraport.data.stores import ArrayStore
 from contraport.encoders import Model
 from contraport.runs import Run, as_run_folder
+from contraport.training.data_parallelism import may_have_unused_parameters
 from contraport.training.optimization import create_optimizer
-from contraport.training.parallelism import may_have_unused_parameters
 from tests.errors import raises_usage_error
 
 

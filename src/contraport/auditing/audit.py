@@ -48,7 +48,7 @@ from contraport.errors import UsageError, check, hint_on_error, translate_write_
 from contraport.options import merge_resumed_options
 from contraport.runs import WritableRun
 from contraport.training.config import Settings
-from contraport.training.parallelism import resolve_available_device
+from contraport.training.data_parallelism import resolve_available_device
 from contraport.training.run_logging import console_logging
 from contraport.training.train import train_from_options
 

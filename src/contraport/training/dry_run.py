@@ -22,9 +22,9 @@ from contraport.training.components.assembly import TrainingComponents
 from contraport.training.components.data_builder import count_cached_draws
 from contraport.training.components.model_builder import compile_encoders
 from contraport.training.config import Settings
+from contraport.training.data_parallelism import resolve_available_device
 from contraport.training.loop import Callback, Loop
 from contraport.training.optimization import build_loop
-from contraport.training.parallelism import resolve_available_device
 from contraport.training.thread_count import configured_or_fastest_thread_count, temporary_thread_count
 
 DRY_RUN_UNTIMED_STEPS = 2

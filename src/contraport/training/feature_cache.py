@@ -21,7 +21,7 @@ from contraport.embedding import LoaderConfig, check_finite_features, fixed_seed
 from contraport.training.components.assembly import TrainingComponents
 from contraport.training.components.data_builder import build_batch_loader, count_cached_draws
 from contraport.training.config import Settings
-from contraport.training.parallelism import resolve_available_device
+from contraport.training.data_parallelism import resolve_available_device
 
 log = logging.getLogger("contraport.training")
 

@@ -20,7 +20,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from contraport.data import Batch, BatchOrder, LocalBatchOffset
 from contraport.data.data_loader import ClosableDataLoader, StreamLoader
 from contraport.seeding import GENERATOR_LOCK
-from contraport.training.parallelism import clip_gradients
+from contraport.training.data_parallelism import clip_gradients
 
 PROFILED_SECTION_NAMES = ("wait for data", "views and loss", "backward", "optimizer")
 """Names of the sections of a step in the traces of `torch.profiler`."""

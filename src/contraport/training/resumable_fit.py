@@ -31,14 +31,14 @@ from contraport.training.callbacks.finite_guard import PeriodicFiniteGuard, Rest
 from contraport.training.callbacks.loggers import Logger, close_loggers
 from contraport.training.callbacks.metrics_writer import MetricsWriter
 from contraport.training.callbacks.profiler import ProfilerCallback
-from contraport.training.callbacks.progress_bar import ProgressBar, ProgressLines
+from contraport.training.callbacks.progress_display import ProgressBar, ProgressLines
 from contraport.training.components.assembly import TrainingComponents
 from contraport.training.components.model_builder import compile_encoders
 from contraport.training.config import Settings
+from contraport.training.data_parallelism import gather_sharded_state, resolve_available_device, wrap_data_parallel
 from contraport.training.epoch_end_training_metrics import EpochEndMetrics
 from contraport.training.loop import Callback, Loop, Position
 from contraport.training.optimization import build_loop
-from contraport.training.parallelism import gather_sharded_state, resolve_available_device, wrap_data_parallel
 from contraport.training.settings_and_run_folder import drop_metrics_after
 
 

@@ -17,7 +17,7 @@ from contraport.seeding import fork_rng_with_lock
 from contraport.training.components.assembly import TrainingComponents
 from contraport.training.components.data_builder import count_cached_draws
 from contraport.training.config import Settings
-from contraport.training.parallelism import resolve_available_device
+from contraport.training.data_parallelism import resolve_available_device
 from contraport.training.step.training_module import TrainingModule
 
 MIN_STEP_SECONDS_FOR_ALL_THREADS = 1.0

@@ -28,8 +28,8 @@ from contraport.data.streams import StreamReadError
 from contraport.distributed import any_across_processes, is_main_process, raise_on_one_rank, stop_all_on_error
 from contraport.errors import UsageError, check, one_line_reason
 from contraport.runs import WritableRun, read_run_file
+from contraport.training.data_parallelism import gather_sharded_state, shard_like
 from contraport.training.loop import Callback, Loop, Position
-from contraport.training.parallelism import gather_sharded_state, shard_like
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """Signals on which a training run writes a checkpoint and stops."""

@@ -30,8 +30,8 @@ from contraport.training.components.data_builder import (
 )
 from contraport.training.components.step_builder import build_objective, build_training_module
 from contraport.training.config import Settings
+from contraport.training.data_parallelism import check_parallel_options, resolve_available_device
 from contraport.training.optimization import check_optimizer_and_required_lr
-from contraport.training.parallelism import check_parallel_options, resolve_available_device
 from contraport.training.step.batch_embedding import check_min_items_per_chunk
 from contraport.training.step.target_parser import parse_target_spec
 from contraport.training.step.training_module import TrainingModule

@@ -43,7 +43,7 @@ from contraport.training.components.model_builder import (
 from contraport.training.components.teacher_features import get_teacher_features, normalize_and_reduce_by_svd
 from contraport.training.config import Settings
 from contraport.training.config.objective_options import PROTOTYPES_FROM_TEACHER, parse_matryoshka_weights
-from contraport.training.parallelism import resolve_available_device
+from contraport.training.data_parallelism import resolve_available_device
 from contraport.training.step.embedding_memory import EmbeddingMemory, MovingAverageBank, Queue
 from contraport.training.step.momentum_and_predictor import MomentumEncoder, Predictor
 from contraport.training.step.step_losses import (

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from contraport.training.parallelism import CrossProcessBatchNorm, install_sync_batch_norm_on_any_device
+from contraport.training.data_parallelism import CrossProcessBatchNorm, install_sync_batch_norm_on_any_device
 from tests.processes import run_in_processes
 from tests.training.process_workers import SIZES, compare_batch_norm
 
