@@ -84,7 +84,7 @@ class _StepTimer(Callback):
 
 
 class _DryRunBatches:
-    """Training batches of a dry run, all in one epoch.
+    """Training batches of a dry run, counted as one epoch.
 
     With a feature cache the views are random features, since the values do not affect the timing.
     """

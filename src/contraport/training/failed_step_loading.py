@@ -86,7 +86,7 @@ def load_failed_step(path: str | Path, *, trust_remote_code: bool = False, **obj
 
 
 def _read_step_and_micro_batch(file: Path) -> tuple[int, int]:
-    """Read the failed step and its micro-batch, both counted from 0."""
+    """Read the numbers of the failed step and micro-batch, both counted from 0."""
     record = json.loads(file.read_text("utf-8"))
     return int(record["step"]) - 1, int(record["part"])
 

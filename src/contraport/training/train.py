@@ -96,7 +96,7 @@ def train(arguments: dict[str, Any]) -> Run:
 
 
 def train_from_options(explicit_options: dict[str, Any], *, parent_command: str = "") -> WritableRun:
-    """Train with explicit options, and return the run folder.
+    """Train with the options that the user gave, and return the run folder.
 
     Commands that include a training run use it too. As a part of another command, `parent_command`, it suggests neither
     other options nor a next command.

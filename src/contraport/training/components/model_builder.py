@@ -69,7 +69,7 @@ def _find_encoder_for_view(argument: str, encoder: Encoders, view: str) -> str |
 
 
 def with_defaults_from_weights(settings: Settings, initial_weights: InitialWeights | None) -> Settings:
-    """Fill in a missing encoder and image size from the initial weights.
+    """Return the settings, with encoder and image size of the initial weights where not given.
 
     >>> from contraport.encoders.initial_weights import EncoderWeights
     >>> weights = InitialWeights("runs/a", [EncoderWeights("resnet18", {}, image_size=64)])

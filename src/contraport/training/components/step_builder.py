@@ -75,7 +75,7 @@ _REPLACED_PART_OPTION_NAMES = "layout", "kernel", "divergence"
 
 
 def build_objective(settings: Settings) -> nn.Module | None:
-    """Build the objective from the settings, or return None for predictive learning."""
+    """Build the objective from the settings, or return None with the option `predict`."""
     if settings.predict is not None:
         return None
     objective, temperature = settings.objective, settings.temperature
@@ -131,7 +131,7 @@ def _build_named_objective(name: str, temperature: float | str | None, objective
 def build_loss_schedules(
     settings: Settings, objective: nn.Module | None, *, steps: int, steps_per_epoch: int
 ) -> tuple[LossSchedule, ...]:
-    """Build the schedules of the temperature and the constraint of the objective."""
+    """Build the schedules that set an objective's temperature and constraint at each step."""
     schedules: list[LossSchedule] = []
     if isinstance(settings.temperature, str) and not is_learned_temperature(settings.temperature):
         schedules.append(TemperatureSchedule.parse(settings.temperature, steps))
@@ -144,7 +144,7 @@ def build_loss_schedules(
 
 
 def resolve_target_text(settings: Settings, dataset: Dataset, objective: nn.Module, views: int) -> str | None:
-    """Return the option `target`, with a default for data with repeated content."""
+    """Return the option `target`; if not given, the default for data with repeated content."""
     if settings.target is not None or isinstance(dataset, Stream):
         return settings.target
     if not (isinstance(objective, Objective) and objective.target == Pairs()):

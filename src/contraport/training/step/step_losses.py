@@ -63,7 +63,7 @@ class EmbeddedBatch(NamedTuple):
     mined_negatives: tuple[ExtraNegatives, ...] = ()
 
     def present_and_plan_weights_kwargs(self, *views: int) -> dict[str, Any]:
-        """Return the view mask and the sample weights from plans as keyword arguments."""
+        """Return, as keyword arguments, the mask of present views and weights computed from plans."""
         kwargs: dict[str, Any] = {}
         if self.present is not None:
             kwargs["present"] = self.present[:, list(views)] if views else self.present
@@ -84,7 +84,7 @@ class StepLoss(nn.Module, ABC):
     """Base class of losses of a training step, computed from an embedded batch.
 
     Attributes:
-        objective: objective that is called on the embeddings; None for predictive learning.
+        objective: objective that is called on the embeddings; None with the option `predict`.
     """
 
     def __init__(self, objective: nn.Module | None) -> None:
@@ -96,7 +96,7 @@ class StepLoss(nn.Module, ABC):
         """Return the loss of a batch, a tensor without dimensions."""
 
     def small_batch_warning(self, batch_size: int, num_items: int) -> str | None:
-        """Return a warning if a batch size is too small for `num_items` items, else None."""
+        """Return a warning if a batch size is too small for a dataset of `num_items` items, else None."""
         return None
 
     def missing_views_unsupported_reason(self) -> str | None:

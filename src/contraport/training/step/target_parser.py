@@ -110,7 +110,7 @@ def _get_same_target(target: Target, _batch: Batch) -> Target:
 
 
 def _build_target_from_rows(build: Callable[[Tensor], Target], values: Tensor, batch: Batch) -> Target:
-    """Build the target of a batch from the values of its items."""
+    """Build the target of a batch from the rows of `values` for its items."""
     return build(select_batch_rows(values, batch))
 
 
@@ -239,5 +239,5 @@ def read_pairwise_matrix(file: str, items: int) -> Tensor:
 
 
 def select_batch_rows(values: Tensor, batch: Batch) -> Tensor:
-    """Return the rows of `values` for a batch's items, on its device."""
+    """Return the rows of `values` for a batch's items, on the batch's device."""
     return values[batch.ids.to(values.device)].to(batch.ids.device)

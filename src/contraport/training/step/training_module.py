@@ -23,9 +23,9 @@ from contraport.training.step.step_losses import EmbeddedBatch, StepLoss
 
 
 class MinedBatchParts(NamedTuple):
-    """Items of a batch, ids of their mined negatives, and all rows to embed.
+    """Items of a batch, ids of their mined negatives, and the rows of both, in order.
 
-    The rows to embed are each item followed by its k negatives; in each view, those that were mined for this view.
+    `items_then_negatives` has each item followed by its k negatives; in each view, those that were mined for this view.
     Ids are ``(b, k)`` per set of negatives.
     """
 
@@ -75,7 +75,7 @@ class MinedBatchLayout(NamedTuple):
     def with_extracted_negatives(
         self, embedded: EmbeddedBatch, items: Batch, negative_ids: Sequence[Tensor]
     ) -> EmbeddedBatch:
-        """Return the embedded items, with their negatives in the field `mined_negatives`."""
+        """Return an embedded batch with its negatives moved from its rows to `mined_negatives`."""
         period = 1 + self.num_negatives_per_set
         parts: dict[str, Any] = {
             name: tuple(rows[::period] for rows in getattr(embedded, name))
@@ -194,7 +194,7 @@ class TrainingModule(nn.Module):
 
     @property
     def objective(self) -> nn.Module | None:
-        """Objective that compares embeddings, or None for predictive learning."""
+        """Objective that compares embeddings, or None with the option `predict`."""
         return self.comparison.objective
 
     def list_all_encoders(self) -> list[nn.Module]:
@@ -282,9 +282,9 @@ class TrainingModule(nn.Module):
         *,
         in_chunks: bool = True,
     ) -> tuple[tuple[Tensor, ...], Tensor | None]:
-        """Return the embeddings of all present views, and a mask of these views.
+        """Return the embeddings of all views, zero where missing, and the mask ``(b, views)`` of the others.
 
-        Embeddings of missing views are zero. The mask is None if no item lacks a view.
+        The mask is None if no item lacks a view.
 
         With `in_chunks` the views are embedded in chunks of at most `cache_chunk` items, if this is set.
         """
