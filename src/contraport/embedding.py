@@ -331,7 +331,7 @@ def embed_views(
     def encode(*inputs: Tensor) -> Tensor:
         features = encoder.encode(inputs[:number] if has_one_tower else inputs)
         if isinstance(encoder, Model):
-            features = encoder.project(features) if project else encoder.to_chosen_representation_parts(features)
+            features = encoder.project(features) if project else encoder.to_chosen_representations(features)
         return torch.stack(features[:number], dim=1)
 
     with fixed_seed(0, loader_config.device), inference_mode(encoder):

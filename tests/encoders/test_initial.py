@@ -50,7 +50,7 @@ def test_reads_weights_behind_any_prefix(tmp_path: Path, nested: str | None, pre
     weights.load_into(model)
     assert_loaded(model, encoder)
     assert not weights.any_has_low_resolution_stem
-    assert weights.image_size == 224
+    assert weights.common_image_size == 224
 
 
 def test_reads_safetensors_of_a_built_in_encoder(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_timm_folder_has_name_image_size_and_statistics(tmp_path: Path) -> None:
         tmp_path / "timm", encoder, "resnet18", input_size=[3, 96, 96], mean=[0.1, 0.2, 0.3], std=[0.4, 0.5, 0.6]
     )
     weights = read_initial_weights(folder, None)
-    assert (weights.encoder_option, weights.image_size) == ("resnet18", 96)
+    assert (weights.encoder_names, weights.common_image_size) == ("resnet18", 96)
     assert weights.resolve_input_statistics([([0.0] * 3, [1.0] * 3)]) == [([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])]
     assert weights.resolve_input_statistics([([0.0], [1.0])]) == [([0.0], [1.0])]
     model = Model("resnet18", [SHAPE], low_resolution=weights.any_has_low_resolution_stem)
@@ -110,7 +110,11 @@ def test_weights_of_a_run_have_encoder_stem_and_statistics(tmp_path: Path) -> No
     source = Model("resnet18", [SHAPE], mean=[[0.3] * 3], std=[[0.2] * 3])
     source.save_pretrained(tmp_path / "run" / "model")
     weights = read_initial_weights(tmp_path / "run", None)
-    assert (weights.encoder_option, weights.image_size, weights.any_has_low_resolution_stem) == (["resnet18"], 32, True)
+    assert (weights.encoder_names, weights.common_image_size, weights.any_has_low_resolution_stem) == (
+        ["resnet18"],
+        32,
+        True,
+    )
     ((mean, std),) = weights.resolve_input_statistics([([0.0] * 3, [1.0] * 3)])
     assert mean == pytest.approx([0.3] * 3)
     assert std == pytest.approx([0.2] * 3)
@@ -189,7 +193,7 @@ def test_reads_weights_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(read_initial_weights.__globals__, "snapshot_download", download)
     weights = load_pretrained_weights("resnet18")
     assert requests[0].startswith("timm/resnet18.")
-    assert weights.image_size == 64
+    assert weights.common_image_size == 64
     model = Model("resnet18", [SHAPE], low_resolution=weights.any_has_low_resolution_stem)
     weights.load_into(model)
     assert_loaded(model, encoder)

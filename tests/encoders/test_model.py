@@ -97,7 +97,7 @@ def test_representation_of_features_and_projection(shapes, tmp_path):
     parts = [part for h, z in zip(features, network.project(features), strict=True) for part in (h, z)]
     expected = torch.cat([part / part.norm(dim=1, keepdim=True) for part in parts], dim=1)
     assert torch.allclose(network(*views), expected, atol=1e-6)
-    assert torch.allclose(torch.cat(network.to_chosen_representation_parts(features), dim=1), expected, atol=1e-6)
+    assert torch.allclose(torch.cat(network.to_chosen_representations(features), dim=1), expected, atol=1e-6)
     assert network.num_features == expected.shape[1]
     network.save_pretrained(tmp_path)
     assert torch.equal(Model.from_pretrained(tmp_path)(*views), network(*views))
@@ -324,8 +324,8 @@ def test_deprecated_names_of_methods_still_work_with_a_warning():
         (model, "single_view"): "to_single_view",
         (model, "select_view"): "to_single_view",
         (model, "save_encoder_files"): "save_transformers_configs",
-        (model, "represent_features"): "to_chosen_representation_parts",
-        (model, "to_representations"): "to_chosen_representation_parts",
+        (model, "represent_features"): "to_chosen_representations",
+        (model, "to_representations"): "to_chosen_representations",
         (model.tower(0), "represent_features"): "to_representation",
     }
     for (owner, old), new in renamed.items():

@@ -56,7 +56,7 @@ def test_dims_keep_the_first_coordinates_of_each_vector(projection):
     sets = full.encode([texts_to_tensor(TEXTS)], pooled=False)
     (expected,) = full.project(sets)
     assert expected.shape[:2] == (3, 4)
-    for (result,) in (short.project(sets), short.to_chosen_representation_parts(sets)):
+    for (result,) in (short.project(sets), short.to_chosen_representations(sets)):
         assert torch.equal(result, expected[:, :, :2])
     kernel = contraport.LateInteraction("max")
     units = torch.nn.functional.normalize(expected[:, :, :2], dim=2)

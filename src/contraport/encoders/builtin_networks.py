@@ -1,4 +1,4 @@
-"""Built-in encoders for training on a CPU, with a projector and a decoder.
+"""Built-in encoders small enough to train on a CPU; also a projector and a decoder.
 
 The text encoder works on hashed words and byte n-grams and needs no vocabulary.
 """
@@ -184,7 +184,7 @@ def _compute_hog_features(images: Tensor) -> Tensor:
     steepest = squares.argmax(dim=1, keepdim=True)
     dx, dy = dx.gather(1, steepest), dy.gather(1, steepest)
     # Divided by pi, not 2 pi: opposite gradients have the same direction, so that contrast reversal changes nothing.
-    cells = _compute_cell_histograms(torch.atan2(dy, dx) / math.pi, squares.gather(1, steepest).sqrt())
+    cells = _compute_angle_histograms(torch.atan2(dy, dx) / math.pi, squares.gather(1, steepest).sqrt())
     # The constant, in standard deviations of the images, makes faint edges count little.
     scale = (4 * F.avg_pool2d(cells.square().sum(dim=1, keepdim=True), 2, 1) + 0.02**2).sqrt()
     end = HISTOGRAM_CELLS_PER_SIDE - 1
@@ -197,12 +197,12 @@ def _compute_hue_features(images: Tensor) -> Tensor:
     red, green, blue = images.split(1, dim=1)
     # Coordinates in the plane orthogonal to the gray axis.
     u, v = (red - green) / math.sqrt(2), (red + green - 2 * blue) / math.sqrt(6)
-    cells = _compute_cell_histograms(torch.atan2(v, u) / (2 * math.pi), (u.square() + v.square()).sqrt())
+    cells = _compute_angle_histograms(torch.atan2(v, u) / (2 * math.pi), (u.square() + v.square()).sqrt())
     return 0.5 * cells.sqrt().flatten(1)  # hues count half as much as edges
 
 
-def _compute_cell_histograms(angles_in_turns: Tensor, magnitudes: Tensor) -> Tensor:
-    """Return 9-bin histograms of gradient directions or hues in each image cell.
+def _compute_angle_histograms(angles_in_turns: Tensor, magnitudes: Tensor) -> Tensor:
+    """Return the mean 9-bin histogram of gradient directions or hues in each image cell.
 
     Args:
         angles_in_turns: angle of each pixel, ``(b, 1, H, W)``; 1 is the full circle of bins.
@@ -440,7 +440,7 @@ class HashedNgramTextEncoder(nn.Module):
         return apply_to_nonzero_vectors(self, split_into_padded_words(text_bytes))
 
 
-class NgramCountsWithLearnedWeights(nn.Module):
+class WeightedNgramTextEncoder(nn.Module):
     """Text encoder of hashed word and n-gram counts with learned weights.
 
     Untrained, all weights are 1 and the features are the raw counts, so training starts at this baseline. It learns
@@ -449,7 +449,7 @@ class NgramCountsWithLearnedWeights(nn.Module):
 
     >>> from contraport._utils.text_bytes import texts_to_tensor
     >>> texts = texts_to_tensor(["a red bag", "ein roter Beutel"])
-    >>> bool(torch.allclose(NgramCountsWithLearnedWeights(()).eval()(texts), vectorize_texts(texts, 2_048)))
+    >>> bool(torch.allclose(WeightedNgramTextEncoder(()).eval()(texts), vectorize_texts(texts, 2_048)))
     True
     """
 
@@ -479,7 +479,7 @@ class NgramCountsWithLearnedWeights(nn.Module):
         return apply_to_nonzero_vectors(self, split_into_padded_words(text_bytes))
 
 
-class ShortNgrams(NgramCountsWithLearnedWeights):
+class ShortNgramTextEncoder(WeightedNgramTextEncoder):
     """Typo-tolerant text encoder that counts words and 2- to 4-byte n-grams."""
 
     num_features = 4_096

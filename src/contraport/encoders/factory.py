@@ -225,7 +225,7 @@ def _build_from_import_path(name: str, shape: Shape) -> nn.Module:
 
 
 def _check_encoder_not_stdlib(module: str, name: str) -> None:
-    """Raise `UsageError` if a custom encoder is in Python's standard library."""
+    """Raise `UsageError` if the import path of a custom encoder leads into the standard library."""
     message = f"encoder: {name!r} belongs to Python's standard library; name your own {CUSTOM_ENCODER_LABEL}."
     check(module.partition(".")[0] not in sys.stdlib_module_names, message, "stdlib")
 

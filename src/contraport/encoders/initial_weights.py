@@ -165,8 +165,8 @@ class InitialWeights:
     option_name: str = "encoder"
 
     @property
-    def encoder_option(self) -> Encoders:
-        """Value for the option `encoder`: names of the encoders, or None if unknown."""
+    def encoder_names(self) -> Encoders:
+        """Names of the encoders, as a value of the option `encoder`; None if unknown."""
         if isinstance(self.encoders, EncoderWeights):
             return self.encoders.name
         if isinstance(self.encoders, Mapping):
@@ -175,8 +175,8 @@ class InitialWeights:
         return names if len(names) == len(self.encoders) else None
 
     @property
-    def image_size(self) -> int | None:
-        """Side length of the images that all encoders were trained on, or None."""
+    def common_image_size(self) -> int | None:
+        """Side length of the images that all encoders were trained on, or None if unknown or unequal."""
         sizes = {weights.image_size for weights in self._list_encoder_weights() if weights.image_size is not None}
         return sizes.pop() if len(sizes) == 1 else None
 
@@ -281,13 +281,13 @@ def _load_published_weights_by_name(name: str) -> InitialWeights:
             _timm_config_or_empty(efficientnet_lite0.TIMM_NAME),
             efficientnet_lite0.WEIGHTS_PACKAGE,
         )
-    return _load_timm_initial_weights(name) if timm.is_model(name) else _load_text_initial_weights(name)
+    return _load_timm_initial_weights(name) if timm.is_model(name) else _load_transformers_initial_weights(name)
 
 
-def _load_text_initial_weights(name: str) -> InitialWeights:
+def _load_transformers_initial_weights(name_or_folder: str) -> InitialWeights:
     """Load a transformers model from a folder or the hub."""
-    encoder = build_transformers_text_encoder(name, pretrained=True)
-    return InitialWeights(name, EncoderWeights(name, dict(encoder.state_dict())))
+    encoder = build_transformers_text_encoder(name_or_folder, pretrained=True)
+    return InitialWeights(name_or_folder, EncoderWeights(name_or_folder, dict(encoder.state_dict())))
 
 
 def _load_timm_initial_weights(name: str) -> InitialWeights:
@@ -346,13 +346,13 @@ def read_initial_weights(
             f"{format_options(init={'text': ...})} for its view alone."
         )
         check(encoder is None or str(encoder) == str(path), message, "other_encoder")
-        return _load_text_initial_weights(str(path))
+        return _load_transformers_initial_weights(str(path))
     if "architecture" in config:
         return _read_timm_folder(folder, config, encoder, str(path))
-    return _read_model_folder(folder, config, encoder, str(path), trust_remote_code=trust_remote_code, view=view)
+    return _read_saved_model_folder(folder, config, encoder, str(path), trust_remote_code=trust_remote_code, view=view)
 
 
-def _read_model_folder(
+def _read_saved_model_folder(
     folder: Path,
     config: Mapping[str, Any],
     encoder: Encoders,
@@ -393,12 +393,14 @@ def _read_model_folder(
     return InitialWeights(source, weights)
 
 
-def _read_timm_folder(folder: Path, config: Mapping[str, Any], encoder: Encoders, source: str) -> InitialWeights:
+def _read_timm_folder(
+    folder: Path, config: Mapping[str, Any], requested_encoder: Encoders, source: str
+) -> InitialWeights:
     """Read the weights of a timm model from a folder of its files."""
     name = str(config["architecture"])
     message = f"init: {source} has the architecture {name!r}, unknown to the installed timm."
     check(timm.is_model(name), message, "unknown_architecture")
-    requested = _list_requested_encoders(encoder, 1)
+    requested = _list_requested_encoders(requested_encoder, 1)
     requested = [each.partition(".")[0] if isinstance(each, str) else each for each in requested]
     _check_same_encoders(requested, [name], source)
     files = [folder / file for file in _TIMM_WEIGHT_FILES if (folder / file).is_file()]

@@ -65,11 +65,11 @@ A contraport model. Load it with `contraport.encoders.Model.from_pretrained`.
 
 
 @keep_deprecated_attributes(
-    represent_features="to_chosen_representation_parts",
+    represent_features="to_chosen_representations",
     save_encoder_files="save_transformers_configs",
     select_view="to_single_view",
     single_view="to_single_view",
-    to_representations="to_chosen_representation_parts",
+    to_representations="to_chosen_representations",
 )
 class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_card_template=_MODEL_CARD_TEMPLATE):
     """Encoders and projectors for all views of an item.
@@ -132,7 +132,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         encoder_folders: Path | Sequence[Path | None] | None = None,
     ) -> None:
         super().__init__()
-        self.shapes = _resolve_shapes(shapes)
+        self.shapes = _validate_shapes(shapes)
         self.view_names = _resolve_view_names(view_names, len(self.shapes))
         check_integer("projection", projection, 0)
         check(projection_layers in (1, 2, 3), f"projection_layers: must be 1, 2 or 3, got {projection_layers!r}.")
@@ -272,7 +272,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         )
         return projections if self.dims is None else tuple(each[..., : self.dims] for each in projections)
 
-    def to_chosen_representation_parts(self, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def to_chosen_representations(self, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Convert each view's features to the representation that the model returns."""
         towers = [self.tower(view) for view in range(len(features))]
         return tuple(
@@ -296,7 +296,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         return tuple(outputs[number] for number in range(len(inputs)))
 
     def forward(self, *views: Tensor) -> Tensor:
-        """Return the representation ``(b, num_features)`` of raw items, one tensor per view."""
+        """Return the representation ``(b, num_features)`` of raw items, given as one tensor per view."""
         check(len(views) == len(self.shapes), f"views: must be {len(self.shapes)}, got {len(views)}.", "shape")
         towers = [self.tower(view) for view in self.representation_views]
         inputs = [views[view] for view in self.representation_views]
@@ -382,7 +382,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
 
 
 class FeatureExtractor(nn.Module):
-    """Module that returns a model's concatenated features of raw items.
+    """Module that returns a model's features of raw items, concatenated over views.
 
     It encodes some views, by default those of the representation. The towers are those of the model, not copies.
     """
@@ -435,7 +435,7 @@ def _get_saved_names_or_user_modules(config: Mapping[str, Any], config_path: str
         return saved
     modules: list[Any]
     if isinstance(user_modules, Mapping):
-        shapes = _resolve_shapes(config.get("shapes") or ())[: len(names)]
+        shapes = _validate_shapes(config.get("shapes") or ())[: len(names)]
         modules = optional_values_per_view(
             "encoder", user_modules, _resolve_view_names(config.get("view_names"), len(shapes)), shapes
         )
@@ -450,8 +450,8 @@ def _get_saved_names_or_user_modules(config: Mapping[str, Any], config_path: str
     return modules
 
 
-def _resolve_shapes(shapes: Sequence[Sequence[int]]) -> tuple[Shape, ...]:
-    """Return the shapes of the views as tuples of integers."""
+def _validate_shapes(shapes: Sequence[Sequence[int]]) -> tuple[Shape, ...]:
+    """Check given view shapes, and return them as tuples of integers."""
     message = f"shapes: must hold the shape of each view, such as [(1, 28, 28)], got {shapes!r}."
     try:
         checked = tuple(tuple(int(side) for side in shape) for shape in shapes)
@@ -471,7 +471,7 @@ def _resolve_view_names(names: Sequence[str] | None, num_views: int) -> tuple[st
 
 
 def kind_from_shape(shape: Shape) -> str:
-    """Return the kind of items with a given shape, such as "image".
+    """Return the kind of items with a given shape: "text", "vector", "series" or "image".
 
     >>> kind_from_shape((3, 32, 32)), kind_from_shape((6, 100)), kind_from_shape((7,))
     ('image', 'series', 'vector')

@@ -235,7 +235,7 @@ def _load_error_prefix(part: str, source: str) -> str:
 
 
 def _find_model_file(source: str, name: str, transformers: ModuleType) -> Path | None:
-    """Return a file's path in a folder or on the hub, or None."""
+    """Return the path of a model's file, in a local folder or downloaded from the hub, or None."""
     if Path(source).is_dir():
         return file if (file := Path(source, name)).is_file() else None
     try:
@@ -344,7 +344,7 @@ def _find_max_tokens(source: str, tokenizer: Any, transformers: ModuleType, is_s
 
 
 def _read_json_or_empty_if_none(file: Path | None, kind: type[JsonValueT]) -> JsonValueT:
-    """Read a dict or list from a JSON file, or return an empty one."""
+    """Read a dict or list from a JSON file, or return an empty one if there is no file."""
     if file is None:
         return kind()
     try:

@@ -20,7 +20,7 @@ from contraport._utils.text_bytes import TEXT_SHAPE
 from contraport.data import Dataset
 from contraport.embedding import RawInputEncoder
 from contraport.encoders import Model
-from contraport.encoders.builtin_networks import NgramCountsWithLearnedWeights
+from contraport.encoders.builtin_networks import WeightedNgramTextEncoder
 from contraport.errors import UsageError, check, translate_write_errors
 from contraport.evaluation.command_options import (
     EVALUATE_COMMAND_SPEC,
@@ -248,7 +248,7 @@ def _build_evaluation(
                 is_encoder_frozen=loaded.training_settings.freezes_all_encoders,
                 has_several_views=len(loaded.model.shapes) > 1,
                 could_start_at_word_counts=all(shape == TEXT_SHAPE for shape in loaded.model.shapes)
-                and not isinstance(loaded.model.encoders[0], NgramCountsWithLearnedWeights),
+                and not isinstance(loaded.model.encoders[0], WeightedNgramTextEncoder),
             ),
             "notes": notes,
             "not_measured": skipped,

@@ -79,11 +79,11 @@ def with_defaults_from_weights(settings: Settings, initial_weights: InitialWeigh
     """
     if initial_weights is None:
         return settings
-    encoder, names = settings.encoder, initial_weights.encoder_option
+    encoder, names = settings.encoder, initial_weights.encoder_names
     if isinstance(names, Mapping):
         encoder = {**names, **encoder} if isinstance(encoder, Mapping) else encoder
     encoder = names or None if encoder is None else encoder
-    return replace(settings, encoder=encoder, image_size=settings.image_size or initial_weights.image_size)
+    return replace(settings, encoder=encoder, image_size=settings.image_size or initial_weights.common_image_size)
 
 
 def build_untrained_copy(settings: Settings, model: Model, encoder: Encoders = None) -> Model:

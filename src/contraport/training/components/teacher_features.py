@@ -38,7 +38,7 @@ def _load_teacher(folder: Path | Run, dataset: Dataset, *, trust_remote_code: bo
     if isinstance(folder, Run) or (folder / "config.yaml").exists():
         return _Teacher(as_run_folder(folder).model(trust_remote_code=trust_remote_code), None)
     weights = read_initial_weights(folder, None, trust_remote_code=trust_remote_code)
-    size = None if not dataset.is_first_view_image else weights.image_size
+    size = None if not dataset.is_first_view_image else weights.common_image_size
     shapes = [(*shape[:1], size, size) if size and len(shape) == 3 else shape for shape in dataset.shapes]
     views = Views(dataset, augment="none")
     is_one_encoder = isinstance(weights.encoders, EncoderWeights) or len(weights.encoders) == 1
@@ -53,7 +53,7 @@ def _load_teacher(folder: Path | Run, dataset: Dataset, *, trust_remote_code: bo
     weights_by_tower = weights.list_tower_weights(len(statistics), dataset.view_names, shapes)
     with fork_rng_with_lock([]):  # constructing a model draws weights before they are replaced
         model = Model(
-            weights.encoder_option, shapes, 0, mean, std,
+            weights.encoder_names, shapes, 0, mean, std,
             shared=shared, low_resolution=weights.any_has_low_resolution_stem, view_names=dataset.view_names,
             encoder_folders=[one.transformers_folder for one in weights_by_tower],
         )  # fmt: skip
