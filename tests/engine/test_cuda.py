@@ -134,7 +134,8 @@ def test_lowering_to_hopper(name, dtype, direction, dimensions, tmp_path, monkey
     )._asdict()
     options = {key: blocks.pop(key) for key in ("num_warps", "num_stages")}
     kernel = getattr(triton_kernels, name)
-    constants = {"D": dimensions, "LINK": "log-decay", "MASKS": 1, "EXCEPTIONS": 1, "PRECISION": direction} | blocks
+    constants = {"D": dimensions, "LINK": "log-decay", "NUM_MASKS": 1, "EXCEPTION_BITS": 1} | blocks
+    constants["PRECISION"] = direction
     constants |= (
         {"LOGARITHM": True}
         if name == "row_sums_by_column_split_kernel"

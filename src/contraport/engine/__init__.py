@@ -4,7 +4,7 @@ from contraport.engine.autograd_utilities import (
     autocast_disabled,
     check_not_in_torch_func,
     checkpoint_row_blocks,
-    disable_autocast_in_own_backward_node,
+    disable_autocast_in_grad_fn,
     is_in_torch_func,
 )
 from contraport.engine.backends import (
@@ -72,7 +72,7 @@ __all__ = [
     "SimilarityExclusion", "StudentT", "TemperatureLike", "WriteDetectingCacheEntry", "autocast_disabled", "backend",
     "cached_until_result_written", "check_not_in_torch_func", "checkpoint_row_blocks", "choose_backend_name",
     "column_log_sums", "communication_dtype", "constant_vector", "create_shardable_scalar_parameter",
-    "current_exchange", "disable_autocast_in_own_backward_node", "exchange", "explain_backend", "fixed_plan_row_costs",
+    "current_exchange", "disable_autocast_in_grad_fn", "exchange", "explain_backend", "fixed_plan_row_costs",
     "gather_scalar_parameter", "is_in_torch_func", "normalize", "normalize_rows_by_max_then_norm", "precision",
     "row_log_sums", "run_half_steps", "run_host_loop", "run_sinkhorn_to_convergence", "traceable_log",
 ]  # fmt: skip
@@ -82,7 +82,8 @@ __getattr__ = keep_deprecated_module_names(
     transport_cost="fixed_plan_row_costs", row_transport_costs="fixed_plan_row_costs",
     LearnedTemperature="InitialTemperature", LogDecay="PolynomialTailLink", LogFunction="LogOfFunction",
     PolynomialTail="PolynomialTailLink", HalfStep="HalfStepSpec", SquaredKernelLink="DoubledLink",
-    SquareOfKernelLink="DoubledLink", disable_autocast_in_backward="disable_autocast_in_own_backward_node",
+    SquareOfKernelLink="DoubledLink", disable_autocast_in_backward="disable_autocast_in_grad_fn",
+    disable_autocast_in_own_backward_node="disable_autocast_in_grad_fn",
     LabelMask="LabelExclusion", SimilarityMask="SimilarityExclusion", log_of_size="traceable_log",
     gather_dtype="communication_dtype", solve_fixed_point="run_sinkhorn_to_convergence",
     exchange_dtype="communication_dtype", parameter_value="gather_scalar_parameter",

@@ -85,8 +85,8 @@ def autocast_disabled(tensor: Tensor) -> AbstractContextManager[object]:
     return nullcontext()
 
 
-def disable_autocast_in_own_backward_node(value: Tensor) -> Tensor:
-    """Return a tensor whose backward node runs without autocast.
+def disable_autocast_in_grad_fn(value: Tensor) -> Tensor:
+    """Disable autocast in the backward node of a tensor, and return the tensor.
 
     A hook turns autocast off just before the node of the product; torch restores it before the next node. Nodes of a
     compiled graph have no hooks: see `contraport.engine.log_kernels`.

@@ -16,7 +16,7 @@ from contraport.distributed import Processes, current_processes
 from contraport.engine.autograd_utilities import (
     autocast_disabled,
     differentiable_gradients,
-    disable_autocast_in_own_backward_node,
+    disable_autocast_in_grad_fn,
     is_in_torch_func,
 )
 from contraport.engine.constant_tensor_cache import constant_vector
@@ -476,7 +476,7 @@ class BilinearCost(nn.Module):
         """Return the cost, (n, m), between x (n, p) and y (m, q)."""
         if (sizes := (x.shape[-1], y.shape[-1])) != (expected := tuple(self.weight.shape)):
             raise UsageError(f"cost: must have the sizes of the embeddings, {sizes}, got {expected}.", kind="shape")
-        return disable_autocast_in_own_backward_node(disable_autocast_in_own_backward_node(-x @ self.weight) @ y.T)
+        return disable_autocast_in_grad_fn(disable_autocast_in_grad_fn(-x @ self.weight) @ y.T)
 
 
 def normalize(z: Tensor, length: float = 1.0) -> Tensor:

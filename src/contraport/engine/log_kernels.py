@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from contraport.engine.autograd_utilities import (
     checkpoint_row_blocks,
-    disable_autocast_in_own_backward_node,
+    disable_autocast_in_grad_fn,
     is_in_torch_func,
     vjp,
 )
@@ -403,7 +403,7 @@ class InnerProductLogKernel(LogKernel):
 def _bias_plus_inner_products(column_bias: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Return <x_i, y_j> + column_bias_j of all pairs, (N, M)."""
     if is_in_torch_func():
-        return disable_autocast_in_own_backward_node(torch.addmm(column_bias, x, y.T))
+        return disable_autocast_in_grad_fn(torch.addmm(column_bias, x, y.T))
     products: Tensor = _BiasPlusInnerProducts.apply(column_bias, x, None if y is x else y)
     return products
 

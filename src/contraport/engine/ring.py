@@ -420,7 +420,7 @@ def _add_log_sums_in_place(total: Tensor | None, part: slice, values: Tensor | N
 
 
 def _restrict_terms_to_visit(terms: Sequence[WeightTerm], visit: RingVisit) -> list[WeightTerm]:
-    """Restrict summands of the pair weights to the pairs of one ring step."""
+    """Restrict terms of the pair weights to the pairs of one ring step."""
     rows, columns = visit.rows, visit.columns
     return [
         WeightTerm(a[rows], b[columns], axis, factor[rows if axis == "rows" else columns])

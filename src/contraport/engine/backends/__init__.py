@@ -50,7 +50,7 @@ EXCHANGES: tuple[ExchangeName, ...] = ("gather", "ring")
 
 
 class StreamedRingPasses(RingPairPasses):
-    """Tiled backend for columns that arrive from other processes, on any device."""
+    """Streamed backend for the ring exchange, on any device."""
 
     visit_passes_class = StreamedPairPasses
 
@@ -263,7 +263,7 @@ def communication_dtype(embeddings: Tensor) -> torch.dtype:
 
 
 def choose_backend_config(geometry: Geometry, num_half_steps: int = 1, num_passes: int | None = None) -> BackendConfig:
-    """Choose backend, processes and precision for an operation and its gradient."""
+    """Choose the backend and the precision of an operation and its gradient."""
     name = choose_backend_name(geometry, num_half_steps, num_passes)
     backends = RING_BACKENDS if isinstance(geometry.log_kernel, RingLogKernel) else BACKENDS
     passes_class, operands = backends[name], PRECISION_DTYPES[_precision.get()]

@@ -78,14 +78,12 @@ class CudaPairPasses(PairPasses):
             torch.cat([v.new_empty((0, len(v)), dtype=torch.int64), *(pair[side][None].long() for pair in label_pairs)])
             for side, v in enumerate(zeros)
         )
-        exception_mask_bits = sum(1 << k for k, mask in enumerate(masks) if mask.exception_labels is not None)
+        exception_bits = sum(1 << k for k, mask in enumerate(masks) if mask.exception_labels is not None)
         link_arguments = _find_link_kernel_arguments(log_kernel.link)
         assert link_arguments is not None
         link_name, factor, power = link_arguments
         x, y = x.to(self.operand_dtype), y.to(self.operand_dtype)
-        self.inputs = _KernelInputs(
-            x, y, *inner, row_labels, column_labels, exception_mask_bits, link_name, factor, power
-        )
+        self.inputs = _KernelInputs(x, y, *inner, row_labels, column_labels, exception_bits, link_name, factor, power)
 
     def row_column_log_sums(self, column_potential: Tensor | None, row_potential: Tensor | None) -> OptionalSums:
         row_bias, column_bias = self.outer
@@ -118,7 +116,7 @@ class CudaPairPasses(PairPasses):
             a, b, u, v = torch.cat([a, b]), torch.cat([b, a]), torch.cat([u, v]), torch.cat([v, u])
             needs_grad = [needs_grad[0], False, needs_grad[2], False]
         n, own = len(self.outer[0]), self._own_row_slice(len(self.outer[0]))
-        inputs, weights = self.inputs.take_rows(own), _WeightTerms(a, b, u, v).take_rows(own)
+        inputs, weights = self.inputs.take_rows(own), _StackedWeightTerms(a, b, u, v).take_rows(own)
         x, y, row_mass, column_mass = _embedding_and_bias_gradients(inputs, weights, needs_grad, without_link)
         gradients = _place_in_zeros(x, own, n), y, _place_in_zeros(row_mass, own, n), column_mass
         return self._reduce_and_scale_gradients(
@@ -130,8 +128,8 @@ class CudaPairPasses(PairPasses):
         # weighted sum of the column biases: no kernel of its own.
         own, (row_bias, column_bias) = self._own_row_slice(len(row_potential)), self.biases
         a, b = row_potential + self.outer[0], column_potential + self.outer[1]
-        weights = _WeightTerms(a[None], b[None], torch.ones_like(a)[None], torch.ones_like(b)[None]).take_rows(own)
-        inputs = self.inputs.take_rows(own)
+        weights = _StackedWeightTerms(a[None], b[None], torch.ones_like(a[None]), torch.ones_like(b[None]))
+        inputs, weights = self.inputs.take_rows(own), weights.take_rows(own)
         py, _, mass, _ = _embedding_and_bias_gradients(inputs, weights, [True, False, True, False], True)
         bias_sums = _row_log_sums_or_weighted_sums(inputs, b, a[own], column_bias)
         sums = (py * inputs.x).sum(1) + mass * row_bias[own] + bias_sums
@@ -156,7 +154,7 @@ class CudaPairPasses(PairPasses):
         return slice(num_rows * rank // processes, num_rows * (rank + 1) // processes)
 
     def _gather_rows(self, own_part: Tensor, own_rows: slice, total_rows: int) -> Tensor:
-        """Gather the rows of all processes, by adding zero-padded parts."""
+        """Gather the rows of all processes, by an all-reduce of zero-padded parts."""
         whole = _place_in_zeros(own_part, own_rows, total_rows)
         self.processes.all_reduce_(whole)
         return whole
@@ -189,7 +187,7 @@ class _KernelInputs(NamedTuple):
     """Arguments common to all Triton kernels.
 
     Attributes:
-        exception_mask_bits: Bit field; bit k is set if mask k has exception labels.
+        exception_bits: Bit field; bit k is set if mask k has exception labels.
         link_name: Name of the link function in the Triton kernels.
     """
 
@@ -199,7 +197,7 @@ class _KernelInputs(NamedTuple):
     column_bias: Tensor
     row_labels: Tensor
     column_labels: Tensor
-    exception_mask_bits: int
+    exception_bits: int
     link_name: str
     factor: float
     power: float
@@ -219,8 +217,8 @@ class _KernelInputs(NamedTuple):
         )
 
 
-class _WeightTerms(NamedTuple):
-    """Summands of the pair weights, stacked into one tensor per field.
+class _StackedWeightTerms(NamedTuple):
+    """Terms of the pair weights, stacked into one tensor per field.
 
     Written out, W_ij = exp(S_ij) times the sum over terms of exp(A_i + B_j) u_i v_j, with S the log-kernel log K.
 
@@ -237,10 +235,10 @@ class _WeightTerms(NamedTuple):
     column_factors: Tensor
 
     @property
-    def T(self) -> _WeightTerms:
-        return _WeightTerms(self.column_exponents, self.row_exponents, self.column_factors, self.row_factors)
+    def T(self) -> _StackedWeightTerms:
+        return _StackedWeightTerms(self.column_exponents, self.row_exponents, self.column_factors, self.row_factors)
 
-    def take_rows(self, rows: slice) -> _WeightTerms:
+    def take_rows(self, rows: slice) -> _StackedWeightTerms:
         return self._replace(
             row_exponents=self.row_exponents[:, rows].contiguous(), row_factors=self.row_factors[:, rows].contiguous()
         )
@@ -257,8 +255,8 @@ class _WeightVariants(NamedTuple):
         can_share_exponential_by_term: 1 for each term that can use the exponential of the first, else 0, (terms,).
     """
 
-    with_own_exponentials: _WeightTerms
-    with_shared_exponential: _WeightTerms
+    with_own_exponentials: _StackedWeightTerms
+    with_shared_exponential: _StackedWeightTerms
     can_share_exponential_by_term: Tensor
 
     @property
@@ -310,7 +308,7 @@ def _row_log_sums_or_weighted_sums(
 
 
 def _embedding_and_bias_gradients(
-    inputs: _KernelInputs, weights: _WeightTerms, needs_grad: Sequence[bool], without_link: bool
+    inputs: _KernelInputs, weights: _StackedWeightTerms, needs_grad: Sequence[bool], without_link: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients with respect to x, y and both bias vectors.
 
@@ -326,9 +324,9 @@ def _embedding_and_bias_gradients(
     can_share_exponential = weights.row_factors.new_empty(terms, dtype=torch.int32)
     if terms > 1:  # any term serves as the first: its exp(S + A + B) is the weight of a softmax, at most 1
         with _device_context(can_share_exponential):
-            kernel = _import_triton_kernels().rescale_factors_to_first_exponents_kernel[terms,]
+            kernel = _import_triton_kernels().rescale_terms_to_first_exponents_kernel[terms,]
             kernel(*weights, *factors, can_share_exponential, n, m, MAX_SHARED_EXPONENT_GAP, BLOCK=VECTOR_BLOCK_ENTRIES)
-    shared = _WeightTerms(weights.row_exponents, weights.column_exponents, *factors)
+    shared = _StackedWeightTerms(weights.row_exponents, weights.column_exponents, *factors)
     forms = _WeightVariants(weights, shared, can_share_exponential)
     if x.shape[1] > _choose_device_launch_config("weighted_products_by_column_split_kernel", x).BLOCK_D:
         return _embedding_and_bias_gradients_in_row_blocks(inputs, forms, needs_grad, without_link)
@@ -407,7 +405,7 @@ def _launch_kernel(
     with _device_context(inputs.x):
         getattr(_import_triton_kernels(), name)[_ceil_div(n, blocks.BLOCK_M), column_programs](
             *inputs[:6], inputs.factor, inputs.power, n, m, *tensors,
-            D=d, LINK=inputs.link_name, MASKS=len(inputs.row_labels) // 2, EXCEPTIONS=inputs.exception_mask_bits,
+            D=d, LINK=inputs.link_name, NUM_MASKS=len(inputs.row_labels) // 2, EXCEPTION_BITS=inputs.exception_bits,
             PRECISION=_triton_input_precision(inputs.x), **constants, **blocks._asdict()
         )  # fmt: skip
 

@@ -37,7 +37,7 @@ MAX_STORED_BYTES = 256 << 20
 """Largest size of a log K whose tiles are stored, not recomputed: 8,192 by 8,192 in single precision."""
 
 MAX_SHARED_EXPONENT_GAP = 16.0
-"""Largest difference between the exponents of two summands that share one exponential.
+"""Largest difference between the exponents of two terms that share one exponential.
 
 The factor that makes up for it, up to e^(2 * 16), also amplifies what has underflowed below e^-87: to at most e^-55."""
 
@@ -113,7 +113,7 @@ class StreamedPairPasses(PairPasses):
         return by_row, by_column
 
     def sum_each_term_over_factor_axis(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
-        groups = self._group_terms_by_exponents(terms)
+        groups = self._group_terms_by_exponential(terms)
         if groups[0].shared_exponents is None:
             (group,) = groups
             index = {term.factor_axis: k for k, term in enumerate(terms)}
@@ -132,9 +132,7 @@ class StreamedPairPasses(PairPasses):
         for tile in self._iter_own_tiles(exponential=False):
             for term, total in zip(terms, sums, strict=True):
                 for rows, columns, kernel in _iter_tile_and_transpose(tile):
-                    e = self._exponential_on_tile(
-                        kernel, term.row_exponents[rows], term.column_exponents[columns], rows, columns
-                    )
+                    e = self._exponential_on_tile(kernel, *term[:2], rows, columns)
                     if term.factor_axis == "rows":
                         total[columns] += term.factor[rows] @ e
                     else:
@@ -151,7 +149,7 @@ class StreamedPairPasses(PairPasses):
         if self.is_symmetric:  # both sides are one tensor and share their gradient
             gradients[1], gradients[3] = gradients[0], gradients[2]
             row_slots = [gradients[0], None, gradients[2], None]
-        groups = self._group_terms_by_exponents(terms)
+        groups = self._group_terms_by_exponential(terms)
         for tile in self._iter_own_tiles(exponential=groups[0].shared_exponents is None):
             weight, *others = (self._gradient_weights_on_tile(group, tile) for group in groups)
             for other in others:
@@ -171,7 +169,7 @@ class StreamedPairPasses(PairPasses):
             for (rows, columns, kernel), t in zip(
                 _iter_tile_and_transpose(tile), (tile.link_input, tile.link_input.T), strict=False
             ):
-                e = self._exponential_on_tile(kernel, row_potential[rows], column_potential[columns], rows, columns)
+                e = self._exponential_on_tile(kernel, row_potential, column_potential, rows, columns)
                 biased = torch.addmv(e.sum(1) * self.row_bias[rows], e, self.column_bias[columns])
                 sums[rows] += biased + e.mul_(t).sum(1)
         self.processes.all_reduce_(sums)
@@ -181,7 +179,7 @@ class StreamedPairPasses(PairPasses):
         self, rows: slice, columns: slice, *, exponential: bool, with_link_input: bool = False
     ) -> Tile:
         """Compute a tile of log K, or of K if `exponential`."""
-        buffer = self._kernel_tile_buffer(rows, columns)
+        buffer = self._tile_buffer(rows, columns)
         if exponential:
             kernel, t = self.log_kernel.exp_tile_without_biases(rows, columns, buffer), None
         else:
@@ -194,8 +192,8 @@ class StreamedPairPasses(PairPasses):
                 kernel.masked_fill_(mask.tile(rows, columns), 0 if exponential else -torch.inf)
         return Tile(rows, columns, kernel, t, self.is_symmetric and rows != columns)
 
-    def _kernel_tile_buffer(self, rows: slice, columns: slice) -> Tensor:
-        """Return the buffer in which a tile of the kernel is computed."""
+    def _tile_buffer(self, rows: slice, columns: slice) -> Tensor:
+        """Return the buffer in which a tile is computed."""
         return self._buffers[0, : rows.stop - rows.start, : columns.stop - columns.start]
 
     def _iter_own_tiles(self, *, exponential: bool, with_link_input: bool = False) -> Iterator[Tile]:
@@ -249,7 +247,7 @@ class StreamedPairPasses(PairPasses):
         return [None if v is None else v.value() for v in (by_row, by_column)]
 
     def _gradient_weights_on_tile(self, group: _TermGroup, tile: Tile) -> Tensor:
-        """Sum one group of summands of the pair weights on a tile."""
+        """Return the sum of a group's weight terms on a tile."""
         rows, columns = tile.rows, tile.columns
         u, v = group.row_factors, group.column_factors
         out = self._buffers[1, : rows.stop - rows.start, : columns.stop - columns.start]
@@ -259,32 +257,32 @@ class StreamedPairPasses(PairPasses):
             right = torch.cat([v[:, columns], u[:, columns]]) if self.is_symmetric else v[:, columns]
             return _sum_outer_products(left, right, out).mul_(tile.kernel_or_log_kernel)
         a, b = group.shared_exponents
-        weight = self._exponential_on_tile(tile.kernel_or_log_kernel, a[rows], b[columns], rows, columns)
+        weight = self._exponential_on_tile(tile.kernel_or_log_kernel, a, b, rows, columns)
         weight.mul_(_sum_outer_products(u[:, rows], v[:, columns], out))
         if self.is_symmetric:
-            image = self._exponential_on_tile(tile.kernel_or_log_kernel, b[rows], a[columns], rows, columns)
+            image = self._exponential_on_tile(tile.kernel_or_log_kernel, b, a, rows, columns)
             weight.addcmul_(image, _sum_outer_products(v[:, rows], u[:, columns], out))
         return weight
 
     def _exponential_on_tile(
         self, log_kernel: Tensor, row_exponents: Tensor, column_exponents: Tensor, rows: slice, columns: slice
     ) -> Tensor:
-        """Return exp(log K + row exponents + column exponents) on a tile."""
-        by_row, by_column = row_exponents + self.row_bias[rows], column_exponents + self.column_bias[columns]
-        return (log_kernel + by_row[:, None]).add_(by_column).exp_()
+        """Return exp(log K + row exponents + column exponents) on a tile, from its log-kernel without biases."""
+        by_row = row_exponents[rows] + self.row_bias[rows]
+        return (log_kernel + by_row[:, None]).add_(column_exponents[columns] + self.column_bias[columns]).exp_()
 
-    def _group_terms_by_exponents(self, terms: Sequence[WeightTerm]) -> list[_TermGroup]:
-        """Group the summands of the pair weights by shared exponential.
+    def _group_terms_by_exponential(self, terms: Sequence[WeightTerm]) -> list[_TermGroup]:
+        """Group the terms of the pair weights that share one exponential.
 
         Where all exponents are moderate, all are one group, whose exponents are factors. Otherwise a group takes
-        its exponents from one of its own summands, whose exp(S + A + B) is the weight of a softmax and at most 1.
+        its exponents from one of its own terms, whose exp(S + A + B) is the weight of a softmax and at most 1.
         """
         if self.has_bounded_exponents:
             row_exponents = torch.stack([t.row_exponents for t in terms]).add_(self.row_bias)
             column_exponents = torch.stack([t.column_exponents for t in terms]).add_(self.column_bias)
             ranges = _midpoint_and_half_range(row_exponents), _midpoint_and_half_range(column_exponents)
             if all(abs(middle) + radius <= self.limit for middle, radius in ranges):
-                return [_exponentiate_into_term_group(terms, None, row_exponents, column_exponents)]
+                return [_build_term_group(terms, None, row_exponents, column_exponents)]
         groups: list[list[WeightTerm]] = []
         for term in terms:
             for group in groups:
@@ -296,7 +294,7 @@ class StreamedPairPasses(PairPasses):
             else:
                 groups.append([term])
         return [
-            _exponentiate_into_term_group(
+            _build_term_group(
                 group,
                 group[0][:2],
                 torch.stack([t.row_exponents for t in group]) - group[0].row_exponents,
@@ -323,7 +321,7 @@ class StoredPairPasses(StreamedPairPasses):
             self._starts[rows.start, columns.start] = self._entries
             self._entries += (rows.stop - rows.start) * (columns.stop - columns.start)
         self._filled = set(self._starts) if self.saved else set()
-        size = _max_stored_entries_per_process(self.geometry, self.processes)
+        size = _stored_entries_upper_bound(self.geometry, self.processes)
         self._storage = self.saved[0] if self.saved else self.row_bias.new_empty(size)
 
     @cached_property
@@ -342,9 +340,9 @@ class StoredPairPasses(StreamedPairPasses):
     @staticmethod
     def empty_saved_tensors_for_tracing(geometry: Geometry, processes: Processes) -> list[Tensor]:
         like = geometry.log_kernel.inputs[0]
-        return [like.new_empty(_max_stored_entries_per_process(geometry, processes)), torch.empty((), dtype=torch.bool)]
+        return [like.new_empty(_stored_entries_upper_bound(geometry, processes)), torch.empty((), dtype=torch.bool)]
 
-    def _kernel_tile_buffer(self, rows: slice, columns: slice) -> Tensor:
+    def _tile_buffer(self, rows: slice, columns: slice) -> Tensor:
         """Return the stored buffer to which a computed tile is written."""
         # The tile of T where the kernel has a link, else that of the kernel.
         return self._stored_tile_view(rows, columns, link_input=self._has_link)
@@ -386,8 +384,8 @@ def has_fast_cpu_bfloat16(device: torch.device) -> bool:
     return device.type == "cpu" and _HAS_FAST_CPU_BFLOAT16
 
 
-def _max_stored_entries_per_process(geometry: Geometry, processes: Processes) -> int:
-    """Return an upper bound on the number of matrix entries a process stores."""
+def _stored_entries_upper_bound(geometry: Geometry, processes: Processes) -> int:
+    """Return an upper bound on the number of entries that a process stores."""
     (n, m), (height, width) = geometry.shape, TILE_SHAPE
     strips = -(-n // height)
     tiles = strips * -(-m // width)
@@ -420,7 +418,7 @@ class _RunningLogSum:
         self.maximum, self.total = empty, torch.zeros_like(empty)
 
     def add_and_overwrite(self, rows: slice, values: Tensor) -> None:
-        """Add entries, (rows, k), to the running log-sum-exp and overwrite them."""
+        """Add entries, (rows, k), to the running log-sum-exp; their memory is overwritten."""
         old = self.maximum[rows]
         new = torch.maximum(old, values.amax(1))
         shift = new.masked_fill(new == -torch.inf, 0)  # -inf - -inf would be NaN
@@ -434,7 +432,7 @@ class _RunningLogSum:
 
 
 class _TermGroup(NamedTuple):
-    """Summands of the pair weights that are multiplied by the same exponential.
+    """Terms of the pair weights that are multiplied by the same exponential.
 
     The factor is exp(S + A + B), with the log-kernel S.
 
@@ -449,16 +447,16 @@ class _TermGroup(NamedTuple):
     column_factors: Tensor
 
 
-def _exponentiate_into_term_group(
+def _build_term_group(
     terms: Sequence[WeightTerm],
     shared_exponents: tuple[Tensor, Tensor] | None,
     remaining_row_exponents: Tensor,
     remaining_column_exponents: Tensor,
 ) -> _TermGroup:
-    """Build a group of summands, with unshared exponents moved into their factors.
+    """Build a group of weight terms, in which exponents that are not shared become factors.
 
     Args:
-        terms: the summands.
+        terms: the terms.
         shared_exponents: exponents A and B of the group.
         remaining_row_exponents: exponent of each term minus A, (k, N); overwritten.
         remaining_column_exponents: exponent of each term minus B, (k, M); overwritten.

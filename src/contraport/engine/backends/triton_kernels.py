@@ -32,7 +32,7 @@ INFINITY = tl.constexpr(float("inf"))
 def row_sums_by_column_split_kernel(
     x, y, row_bias, column_bias, row_labels, column_labels, factor, power, n, m,
     row_exponents, column_exponents, weight, out,
-    D: tl.constexpr, LINK: tl.constexpr, MASKS: tl.constexpr, EXCEPTIONS: tl.constexpr, PRECISION: tl.constexpr,
+    D: tl.constexpr, LINK: tl.constexpr, NUM_MASKS: tl.constexpr, EXCEPTION_BITS: tl.constexpr, PRECISION: tl.constexpr,
     LOGARITHM: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
@@ -56,9 +56,8 @@ def row_sums_by_column_split_kernel(
         t = _link_input_tile(
             x, y, x_block, y_block, row_bias, column_bias, rows, columns, n, m, D, LINK, PRECISION, BLOCK_D
         )  # fmt: skip
-        s = _mask_tile(
-            _apply_link(t, factor, power, LINK), row_labels, column_labels, rows, columns, n, m, MASKS, EXCEPTIONS
-        )
+        s = _apply_link(t, factor, power, LINK)
+        s = _mask_tile(s, row_labels, column_labels, rows, columns, n, m, NUM_MASKS, EXCEPTION_BITS)
         exponent = s * LOG2E + (tl.load(column_exponents + columns, mask=columns < m, other=0.0) * LOG2E)[None, :]
         if LOGARITHM:
             # Powers of two: exp2 is the instruction of the hardware, and exp is exp2 of a product.
@@ -78,7 +77,7 @@ def row_sums_by_column_split_kernel(
 def weighted_products_by_column_split_kernel(
     x, y, row_bias, column_bias, row_labels, column_labels, factor, power, n, m,
     row_exponents, column_exponents, row_factors, column_factors, can_share_exponential, out, weight_sums,
-    D: tl.constexpr, LINK: tl.constexpr, MASKS: tl.constexpr, EXCEPTIONS: tl.constexpr, PRECISION: tl.constexpr,
+    D: tl.constexpr, LINK: tl.constexpr, NUM_MASKS: tl.constexpr, EXCEPTION_BITS: tl.constexpr, PRECISION: tl.constexpr,
     GROUPS: tl.constexpr, RANK: tl.constexpr, WITHOUT_LINK: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
@@ -100,7 +99,7 @@ def weighted_products_by_column_split_kernel(
         w = _weight_times_slope_tile(
             x, y, x_block, y_block, row_bias, column_bias, row_labels, column_labels, factor, power, rows, columns,
             n, m, row_exponents, column_exponents, row_factors, column_factors,
-            D, LINK, MASKS, EXCEPTIONS, PRECISION, GROUPS, RANK, WITHOUT_LINK, BLOCK_D,
+            D, LINK, NUM_MASKS, EXCEPTION_BITS, PRECISION, GROUPS, RANK, WITHOUT_LINK, BLOCK_D,
         )  # fmt: skip
         total += tl.sum(w, 1)
         if y_block.dtype == tl.float16:  # its range is short: the weights of each row are divided by their largest
@@ -119,7 +118,7 @@ def weighted_products_by_column_split_kernel(
 def pair_weights_kernel(
     x, y, row_bias, column_bias, row_labels, column_labels, factor, power, n, m,
     row_exponents, column_exponents, row_factors, column_factors, can_share_exponential, out,
-    D: tl.constexpr, LINK: tl.constexpr, MASKS: tl.constexpr, EXCEPTIONS: tl.constexpr, PRECISION: tl.constexpr,
+    D: tl.constexpr, LINK: tl.constexpr, NUM_MASKS: tl.constexpr, EXCEPTION_BITS: tl.constexpr, PRECISION: tl.constexpr,
     GROUPS: tl.constexpr, RANK: tl.constexpr, WITHOUT_LINK: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
@@ -134,7 +133,7 @@ def pair_weights_kernel(
     w = _weight_times_slope_tile(
         x, y, x_block, y_block, row_bias, column_bias, row_labels, column_labels, factor, power, rows, columns,
         n, m, row_exponents, column_exponents, row_factors, column_factors,
-        D, LINK, MASKS, EXCEPTIONS, PRECISION, GROUPS, RANK, WITHOUT_LINK, BLOCK_D,
+        D, LINK, NUM_MASKS, EXCEPTION_BITS, PRECISION, GROUPS, RANK, WITHOUT_LINK, BLOCK_D,
     )  # fmt: skip
     offsets = rows[:, None].to(tl.int64) * m + columns[None, :]  # 64 bits: n * m may exceed 2^31
     tl.store(out + offsets, w.to(out.dtype.element_ty), mask=(rows[:, None] < n) & (columns[None, :] < m))
@@ -161,14 +160,14 @@ def sum_splits_kernel(parts, out, n, splits, LOGARITHM: tl.constexpr, BLOCK: tl.
 
 
 @triton.jit
-def rescale_factors_to_first_exponents_kernel(
+def rescale_terms_to_first_exponents_kernel(
     row_exponents, column_exponents, row_weights, column_weights, row_factors_out, column_factors_out,
     can_share_exponents_out, n, m, max_gap, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Triton kernel that rescales the pair-weight summands to the first one's exponents.
+    """Triton kernel that rescales the factors of each term to the exponents of the first term.
 
     One can share these if its own differ by at most `max_gap`, so that the factors cannot overflow; its flag is 1.
-    exp(A_i + B_j) u_i v_j of the program's summand is exp(A0_i + B0_j) times the factors. A constant may be moved
+    exp(A_i + B_j) u_i v_j of the program's term is exp(A0_i + B0_j) times the factors. A constant may be moved
     from rows to columns; the one chosen centers the exponents of the rows at 0, so that the largest is least.
     """
     term = tl.program_id(0)
@@ -198,7 +197,7 @@ def rescale_factors_to_first_exponents_kernel(
 
 @triton.jit
 def _exponents_minus_first_term(exponents_by_term, term_index, positions, n):
-    """Return the exponents of a pair-weight summand, minus those of the first."""
+    """Return the exponents of a term, minus those of the first term."""
     own = tl.load(exponents_by_term + term_index * n + positions, mask=positions < n, other=0.0)
     excess = own - tl.load(exponents_by_term + positions, mask=positions < n, other=0.0)
     return tl.where(excess == excess, excess, INFINITY)
@@ -248,7 +247,7 @@ def _link_input_tile(
 
 @triton.jit
 def _apply_link(t, factor, power, LINK: tl.constexpr):
-    """Convert a tile of negative costs to the log-kernel."""
+    """Convert a tile of T = -cost to the log-kernel."""
     if LINK == "log-decay":
         s = -factor * tl.log(1 + tl.maximum(-t, 0.0))  # T <= 0 up to rounding
     elif LINK == "power-decay":
@@ -260,7 +259,7 @@ def _apply_link(t, factor, power, LINK: tl.constexpr):
 
 @triton.jit
 def _link_slope(t, factor, power, LINK: tl.constexpr):
-    """Return the derivative of the log-kernel with respect to the negative cost T."""
+    """Return the derivative of the log-kernel with respect to T = -cost."""
     if LINK == "log-decay":
         slope = factor / (1 + tl.maximum(-t, 0.0))
     else:
@@ -270,17 +269,19 @@ def _link_slope(t, factor, power, LINK: tl.constexpr):
 
 
 @triton.jit
-def _mask_tile(s, row_labels, column_labels, rows, columns, n, m, MASKS: tl.constexpr, EXCEPTIONS: tl.constexpr):
+def _mask_tile(
+    s, row_labels, column_labels, rows, columns, n, m, NUM_MASKS: tl.constexpr, EXCEPTION_BITS: tl.constexpr
+):
     """Return the log-kernel on a tile, minus infinity at masked pairs.
 
     Beyond the last column it is minus infinity too. Rows 2k of the two label matrices are the labels of mask k; if bit
-    k of EXCEPTIONS is set, rows 2k + 1 are the labels of its exceptions.
+    k of EXCEPTION_BITS is set, rows 2k + 1 are the labels of its exceptions.
     """
-    for k in tl.static_range(MASKS):
+    for k in tl.static_range(NUM_MASKS):
         left = tl.load(row_labels + 2 * k * n + rows, mask=rows < n, other=0)
         right = tl.load(column_labels + 2 * k * m + columns, mask=columns < m, other=0)
         excluded = left[:, None] == right[None, :]
-        if (EXCEPTIONS >> k) & 1:
+        if (EXCEPTION_BITS >> k) & 1:
             left = tl.load(row_labels + (2 * k + 1) * n + rows, mask=rows < n, other=0)
             right = tl.load(column_labels + (2 * k + 1) * m + columns, mask=columns < m, other=0)
             excluded = excluded & (left[:, None] != right[None, :])
@@ -292,16 +293,15 @@ def _mask_tile(s, row_labels, column_labels, rows, columns, n, m, MASKS: tl.cons
 def _weight_times_slope_tile(
     x, y, x_block, y_block, row_bias, column_bias, row_labels, column_labels, factor, power, rows, columns,
     n, m, row_exponents, column_exponents, row_factors, column_factors,
-    D: tl.constexpr, LINK: tl.constexpr, MASKS: tl.constexpr, EXCEPTIONS: tl.constexpr, PRECISION: tl.constexpr,
+    D: tl.constexpr, LINK: tl.constexpr, NUM_MASKS: tl.constexpr, EXCEPTION_BITS: tl.constexpr, PRECISION: tl.constexpr,
     GROUPS: tl.constexpr, RANK: tl.constexpr, WITHOUT_LINK: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Return a tile of pair weights, times the log-kernel's derivative h'(T)."""
+    """Return a tile of pair weights, times the link's derivative unless WITHOUT_LINK."""
     t = _link_input_tile(
         x, y, x_block, y_block, row_bias, column_bias, rows, columns, n, m, D, LINK, PRECISION, BLOCK_D
     )
-    s = _mask_tile(
-        _apply_link(t, factor, power, LINK), row_labels, column_labels, rows, columns, n, m, MASKS, EXCEPTIONS
-    )
+    s = _apply_link(t, factor, power, LINK)
+    s = _mask_tile(s, row_labels, column_labels, rows, columns, n, m, NUM_MASKS, EXCEPTION_BITS)
     w = tl.zeros_like(s)
     # Both loops are unrolled, as their lengths are constants: the outer products stay in registers.
     for group in tl.static_range(GROUPS):

@@ -22,7 +22,7 @@ from contraport.engine import (
     LogKernel,
     checkpoint_row_blocks,
     constant_vector,
-    disable_autocast_in_own_backward_node,
+    disable_autocast_in_grad_fn,
     traceable_log,
 )
 from contraport.errors import UsageError
@@ -245,7 +245,7 @@ class DenseTargetPlan(TargetPlan):
     matrix: Tensor
 
     def apply(self, y: Tensor) -> Tensor:
-        return disable_autocast_in_own_backward_node(self.matrix.to(y.dtype) @ y)
+        return disable_autocast_in_grad_fn(self.matrix.to(y.dtype) @ y)
 
     def row_mass(self) -> Tensor:
         return self.matrix.sum(1)
