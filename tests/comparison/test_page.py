@@ -62,10 +62,10 @@ def test_heading_is_the_summary_of_a_single_column(tmp_path: Path) -> None:
     column = several.columns[0]
     single = replace(several, columns=[column], entries=[one for one in several.entries if one.column_name == column])
     (summary,) = single.column_summaries
-    lede = summarize_first_metric(single, column)
-    assert summary.startswith(lede)
-    assert "Of 2 metrics" in summary.removeprefix(lede)
-    for rendered, heading, heading_sentence in ((single, lede, lede), (several, several.title, "")):
+    first_sentence = summarize_first_metric(single, column)
+    assert summary.startswith(first_sentence)
+    assert "Of 2 metrics" in summary.removeprefix(first_sentence)
+    for rendered, heading, heading_sentence in ((single, first_sentence, first_sentence), (several, several.title, "")):
         html = render_comparison_page(rendered, [])
         (result,) = re.findall(r"<h1[^>]*>(.*?)</h1>", html, re.DOTALL)
         assert unescape(" ".join(re.sub("<[^>]*>", "", result).split())) == heading

@@ -18,7 +18,7 @@ from contraport.evaluation.notes_and_verdict import find_verdict_text
 from contraport.metrics import find_metric, select_metrics
 from contraport.metrics.intervals import Difference
 from contraport.reporting import report
-from contraport.reporting.page import describe_trained_encoders, render_report
+from contraport.reporting.page import compose_title, render_report
 from contraport.reporting.reported_run import load_runs
 from contraport.reporting.sections.results_and_settings import build_metric_tables, list_evaluated_metrics
 from contraport.reporting.verdict import compose_verdict_sentences
@@ -104,7 +104,7 @@ def test_heading_is_the_verdict(make_run, tmp_path) -> None:
         path = report(shown_runs, out=tmp_path / "page.html", overwrite=True)
         loaded = load_runs(shown_runs)
         first, *others = compose_verdict_sentences(loaded)
-        assert headings_of_page(path) == (first, describe_trained_encoders(loaded))
+        assert headings_of_page(path) == (first, compose_title(loaded))
         assert words_of_page(path).count(first) == 1
         assert all(sentence in words_of_page(path) for sentence in others)
     assert headings_of_page(report(runs[:1], out=tmp_path / "page.html", overwrite=True))[0] == verdict
@@ -113,20 +113,18 @@ def test_heading_is_the_verdict(make_run, tmp_path) -> None:
 def test_runs_without_a_verdict_have_a_neutral_heading(make_run, tmp_path) -> None:
     runs = [make_run("one", evaluated=False), make_run("two", evaluated=False, epochs=7)]
     path = report(runs, out=tmp_path / "page.html")
-    assert headings_of_page(path) == (describe_trained_encoders(load_runs(runs)), "")
+    assert headings_of_page(path) == (compose_title(load_runs(runs)), "")
     assert "The runs differ in epochs" in words_of_page(path)
 
 
 def test_title_names_encoders_data_and_objectives(make_run) -> None:
     runs = load_runs([make_run("a"), make_run("b", objective="gca-uot", epochs=1), make_run("c", objective="gca-ince")])
-    assert (
-        describe_trained_encoders(runs) == "3 small-cnn encoders trained on digits with nt-xent, gca-uot and gca-ince."
-    )
+    assert compose_title(runs) == "3 small-cnn encoders trained on digits with nt-xent, gca-uot and gca-ince."
     unknown = [replace(run, encoder="default encoder") for run in runs[:1]]
-    assert "encoder encoder" not in describe_trained_encoders(unknown)
-    assert describe_trained_encoders(load_runs([make_run("f", encoder="mlp")])).startswith("mlp encoder trained on")
+    assert "encoder encoder" not in compose_title(unknown)
+    assert compose_title(load_runs([make_run("f", encoder="mlp")])).startswith("mlp encoder trained on")
     mixed = load_runs([make_run("d", encoder="mlp", data="/home/me/photos"), make_run("e", epochs=5)])
-    assert describe_trained_encoders(mixed) == (
+    assert compose_title(mixed) == (
         "2 encoders (mlp and small-cnn) trained on photos and digits with nt-xent for 5 epochs."
     )
 
@@ -134,13 +132,11 @@ def test_title_names_encoders_data_and_objectives(make_run) -> None:
 def test_title_of_frozen_encoders(make_run) -> None:
     runs = [make_run("a", freeze=True), make_run("b", freeze=True), make_run("c")]
     assert (
-        describe_trained_encoders(load_runs(runs[:1]))
+        compose_title(load_runs(runs[:1]))
         == "frozen small-cnn encoder with a trained head on digits with nt-xent for 5 epochs."
     )
-    assert describe_trained_encoders(load_runs(runs[:2])).startswith(
-        "2 frozen small-cnn encoders with a trained head on digits"
-    )
-    assert describe_trained_encoders(load_runs(runs)).startswith("3 small-cnn encoders trained on digits")
+    assert compose_title(load_runs(runs[:2])).startswith("2 frozen small-cnn encoders with a trained head on digits")
+    assert compose_title(load_runs(runs)).startswith("3 small-cnn encoders trained on digits")
 
 
 def test_run_with_initial_weights_is_compared_with_them(make_run, tmp_path) -> None:
@@ -267,7 +263,7 @@ def test_runs_of_one_name_are_shown_by_path(make_run, tmp_path) -> None:
 
 def test_colors_repeat_with_another_dash(make_run) -> None:
     runs = load_runs([make_run(f"run-{number}") for number in range(12)])
-    assert len({(run.color, run.line_dash) for run in runs}) == 12
+    assert len({(run.color, run.plotly_dash) for run in runs}) == 12
 
 
 def test_rejects_invalid_arguments_and_writes_nothing(make_run, tmp_path) -> None:

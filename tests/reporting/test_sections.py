@@ -30,7 +30,7 @@ from contraport.reporting.sections.metric_curves import (
     build_robustness_section,
     build_training_curves_section,
     draw_training_curve,
-    list_epochs_with_row_names,
+    list_evaluated_epochs_and_rows,
 )
 from contraport.reporting.sections.nearest_neighbors import build_nearest_neighbors_section
 from contraport.reporting.sections.online_audit import build_pair_audit_section
@@ -66,7 +66,7 @@ def test_plan_and_target_share_a_scale_without_self_pairs(make_run) -> None:
 def test_masses_are_quantized_on_the_log_scale() -> None:
     result = quantize_masses(np.array([[0.1, 0.01, 0.001, 0.0]]), LogScale(-3.0, -1.0))
     assert result.tolist() == [[255, 128, 0, 0]]
-    letters = plotly_figures.encode_base64_with_column_count(result)
+    letters = plotly_figures.encode_base64_matrix(result)
     assert list(base64.b64decode(letters["bytes"])) == [255, 128, 0, 0]
     assert letters["columns"] == 4
 
@@ -246,7 +246,7 @@ def test_curves_show_only_logged_columns(make_run) -> None:
 
 def test_epoch_curves_start_untrained_and_end_trained(make_run) -> None:
     assets = build_assets(make_run(num_intermediate=2))
-    assert list_epochs_with_row_names(assets.runs[0]) == [
+    assert list_evaluated_epochs_and_rows(assets.runs[0]) == [
         (0, "untrained"),
         (1, "epoch 1"),
         (2, "epoch 2"),

@@ -122,8 +122,8 @@ def build_column_panels(comparison: Comparison) -> list[dict[str, Any]]:
 def render_comparison_page(comparison: Comparison, commands: list[str]) -> str:
     """Render the HTML page of a comparison, with the commands that train each run."""
     has_one_column = len(comparison.columns) == 1 and len(comparison.entries) > 0
-    lede = summarize_first_metric(comparison, comparison.columns[0]) if has_one_column else None
-    rest = [sentence.removeprefix(lede or "").strip() for sentence in comparison.column_summaries]
+    heading = summarize_first_metric(comparison, comparison.columns[0]) if has_one_column else None
+    rest = [sentence.removeprefix(heading or "").strip() for sentence in comparison.column_summaries]
     seconds: dict[str, list[float]] = {row: [] for row in comparison.rows}
     for entry in comparison.entries:
         if entry.mean_training_seconds is not None:
@@ -132,7 +132,7 @@ def render_comparison_page(comparison: Comparison, commands: list[str]) -> str:
         "comparison.html.j2",
         "contraport.comparison",
         comparison=comparison,
-        lede=lede,
+        heading=heading,
         sentences=[sentence for sentence in rest if sentence],
         format_mean=format_mean_and_half_width,
         arrow=significant_difference_arrow,

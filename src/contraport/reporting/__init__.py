@@ -1,4 +1,4 @@
-"""Report that compares runs on one HTML page, and the page template and images that all HTML pages share.
+"""HTML report that compares runs, and the page template that all HTML pages share.
 
 Every page is one file that opens without a network, in light and in dark mode. Interactive figures are drawn by plotly
 in the browser; figures in Python are `contraport.plots`.

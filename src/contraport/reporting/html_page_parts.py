@@ -1,4 +1,4 @@
-"""Template, images and item previews that all HTML pages share."""
+"""Shared parts of HTML pages: page template, encoding of images, and item previews."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from contraport.reporting.reported_run import ReportedRun
 def render_page(template: str, package: str, **values: Any) -> str:
     """Render an HTML page from a Jinja template that extends ``frame.html.j2``.
 
-    Values are escaped unless they are `markupsafe.Markup`. An undefined value is an error, but for the `lede`, the
+    Values are escaped unless they are `markupsafe.Markup`. An undefined value is an error, but for the `heading`, the
     sentence that heads the page; without it the title of the page is its heading.
     """
     # StrictUndefined: a misspelled name in a template fails instead of leaving a gap on the page.
@@ -35,7 +35,7 @@ def render_page(template: str, package: str, **values: Any) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    values = {"lede": None} | values | {"version": __version__, "date": datetime.date.today().isoformat()}
+    values = {"heading": None} | values | {"version": __version__, "date": datetime.date.today().isoformat()}
     return str(environment.get_template(template).render(values))
 
 

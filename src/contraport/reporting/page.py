@@ -31,7 +31,7 @@ from contraport.reporting.sections.nearest_neighbors import build_nearest_neighb
 from contraport.reporting.sections.online_audit import build_pair_audit_section
 from contraport.reporting.sections.plan_heatmaps import build_plans_section
 from contraport.reporting.sections.results_and_settings import build_results_section, build_settings_section
-from contraport.reporting.verdict import build_verdict_section, compose_lede
+from contraport.reporting.verdict import build_verdict_section, compose_heading
 
 SECTION_BUILDERS: tuple[Callable[[PageAssets], Section | None], ...] = (
     build_verdict_section,
@@ -72,21 +72,21 @@ def render_report(runs: Sequence[ReportedRun]) -> str:
     """Render the report on runs as the text of an HTML page."""
     assets = PageAssets(runs)
     sections = [section for build in SECTION_BUILDERS if (section := build(assets)) is not None]
-    return render_sections(assets, sections, describe_trained_encoders(runs), lede=compose_lede(runs))
+    return render_sections(assets, sections, compose_title(runs), heading=compose_heading(runs))
 
 
-def render_sections(assets: PageAssets, sections: Sequence[Section], title: str, *, lede: str | None = None) -> str:
-    """Render sections and their figures in `assets` as an HTML page.
+def render_sections(assets: PageAssets, sections: Sequence[Section], title: str, *, heading: str | None = None) -> str:
+    """Render sections as an HTML page, with the figures, images and data that `assets` holds.
 
-    The `lede` is the heading of the page, with the title below it; without it the title is the heading.
+    The title stands below the heading; without a heading the title takes its place.
     """
     return render_page(
         "report.html.j2",
         "contraport.reporting",
         by_group=_group_metrics_with_indices,
         runs=assets.runs,
-        sentence=title,
-        lede=lede,
+        title=title,
+        heading=heading,
         sections=sections,
         sheets=assets.sheets,
         plots=Markup(to_script_json(assets.plots)),
@@ -101,7 +101,7 @@ def render_sections(assets: PageAssets, sections: Sequence[Section], title: str,
     )
 
 
-def describe_trained_encoders(runs: Sequence[ReportedRun]) -> str:
+def compose_title(runs: Sequence[ReportedRun]) -> str:
     """Return a title such as "mlp encoder trained on digits for 10 epochs."."""
 
     def values(key: str) -> list[str]:

@@ -49,7 +49,7 @@ def build_figure(
     y: Mapping[str, Any] | None = None,
     **layout: Any,
 ) -> PlotlyFigure:
-    """Build a plotly figure from traces in the style of the report."""
+    """Build a plotly figure in the report's style from its traces."""
     axis: dict[str, Any] = {"gridcolor": GRID_COLOR, "linecolor": GRID_COLOR, "zeroline": False, "automargin": True}
     return {
         "data": [dict(trace) for trace in traces],
@@ -97,7 +97,7 @@ def build_line_trace(run: ReportedRun, x: Sequence[Any], y: Sequence[Any], **set
         # JSON has no NaN or infinity; null leaves a gap.
         "y": [value if value is not None and math.isfinite(value) else None for value in y],
         "mode": "lines" if len(y) > 1 else "markers",
-        "line": {"color": run.color, "dash": run.line_dash, "width": 1.8},
+        "line": {"color": run.color, "dash": run.plotly_dash, "width": 1.8},
         "marker": {"color": run.color, "size": 6},
         "meta": run.position,
         "name": escape_tags(run.name),
@@ -111,7 +111,7 @@ def build_byte_heatmap_trace(values_to_255: np.ndarray[Any, Any], **settings: An
     """Build a plotly heatmap trace of values from 0 to 255, as bytes."""
     return {
         "type": "heatmap",
-        "z": encode_base64_with_column_count(values_to_255),
+        "z": encode_base64_matrix(values_to_255),
         "zmin": 0,
         "zmax": 255,
         "showscale": False,
@@ -121,8 +121,8 @@ def build_byte_heatmap_trace(values_to_255: np.ndarray[Any, Any], **settings: An
     }
 
 
-def encode_base64_with_column_count(values_to_255: np.ndarray[Any, Any]) -> Base64Matrix:
-    """Encode a matrix of values from 0 to 255 with its column count.
+def encode_base64_matrix(values_to_255: np.ndarray[Any, Any]) -> Base64Matrix:
+    """Encode a matrix of values from 0 to 255 as base64 text, with its number of columns.
 
     It takes a third of the size of JSON numbers.
     """

@@ -50,7 +50,7 @@ class ReportedRun:
         return SERIES_COLORS[self.position % len(SERIES_COLORS)]
 
     @property
-    def line_dash(self) -> str:
+    def plotly_dash(self) -> str:
         """Plotly dash style of the run's lines, to distinguish runs without color."""
         return PLOTLY_DASH_STYLES[self.position % len(PLOTLY_DASH_STYLES)]
 
@@ -70,7 +70,7 @@ class ReportedRun:
         return self.metrics_rows[-1].get("seconds") if self.metrics_rows else None
 
     @property
-    def values_by_encoder(self) -> dict[str, dict[str, Any]]:
+    def metrics_by_encoder(self) -> dict[str, dict[str, Any]]:
         """Metric values by name of the evaluated encoder, then by metric key.
 
         Empty if the run is not evaluated. The encoders are ``trained``, the baselines such as ``raw``, first
@@ -80,7 +80,7 @@ class ReportedRun:
 
     def metric_value(self, key: str, row: str = "trained") -> float | None:
         """Return one metric of an evaluated encoder, or None if it is missing."""
-        value = self.values_by_encoder.get(row, {}).get(key)
+        value = self.metrics_by_encoder.get(row, {}).get(key)
         return None if value is None else float(value)
 
     def find_stored_difference(self, baseline_or_run: str | ReportedRun, key: str) -> Difference | None:
@@ -92,7 +92,7 @@ class ReportedRun:
         stored = {row: of[key] for row, of in self.evaluation.get("differences", {}).items() if key in of}
         if isinstance(baseline_or_run, str):
             return Difference(**stored[baseline_or_run]) if baseline_or_run in stored else None
-        own, others = self.values_by_encoder.get("trained", {}), baseline_or_run.values_by_encoder.get("trained", {})
+        own, others = self.metrics_by_encoder.get("trained", {}), baseline_or_run.metrics_by_encoder.get("trained", {})
         if key not in own or key not in others:
             return None
         expected = own[key] - others[key]

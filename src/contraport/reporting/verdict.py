@@ -23,9 +23,9 @@ MAX_LISTED_IN_SENTENCE = 6  # maximum number of runs or settings that a sentence
 def build_verdict_section(assets: PageAssets) -> Section | None:
     """Build the section of verdict sentences, or None if there are none."""
     sentences = compose_verdict_sentences(assets.runs)
-    if compose_lede(assets.runs) is not None:
+    if compose_heading(assets.runs) is not None:
         sentences = sentences[1:]  # the first one is the heading of the page
-    context = {"sentences": sentences, "has_intervals": any(run.values_by_encoder for run in assets.runs)}
+    context = {"sentences": sentences, "has_intervals": any(run.metrics_by_encoder for run in assets.runs)}
     return Section("verdict", "Verdict", context) if sentences else None
 
 
@@ -42,8 +42,8 @@ def compose_verdict_sentences(runs: Sequence[ReportedRun]) -> list[str]:
     return sentences
 
 
-def compose_lede(runs: Sequence[ReportedRun]) -> str | None:
-    """Return the report's heading, which is the verdict's first sentence, or None."""
+def compose_heading(runs: Sequence[ReportedRun]) -> str | None:
+    """Return the verdict's first sentence as the report's heading, or None without a verdict."""
     verdict = runs[0].evaluation.get("verdict") if len(runs) == 1 else None
     return verdict or next(iter(compose_comparison_sentences(runs)), None)
 
@@ -60,7 +60,7 @@ def compose_comparison_sentences(runs: Sequence[ReportedRun]) -> list[str]:
         group = [run for run in evaluated if run.test_set_and_size == (data, items)]
         headlines = choose_verdict_metrics(group)
         if len(group) == 1:
-            sentences += [_describe_baseline_comparison(metric, group[0]) for metric in headlines]
+            sentences += [_describe_run_against_baselines(metric, group[0]) for metric in headlines]
         else:
             sentences += [_describe_best_run_significance(metric, group) for metric in headlines]
             pairs = permutations(group, 2)
@@ -174,7 +174,7 @@ def _summarize_significant_differences(one: ReportedRun, other: ReportedRun) -> 
     return f"Of {count} metrics {parts[0]}, {parts[1]}."
 
 
-def _describe_baseline_comparison(metric: Metric, run: ReportedRun) -> str:
+def _describe_run_against_baselines(metric: Metric, run: ReportedRun) -> str:
     """Return a sentence that compares one run with the baselines in a metric."""
     better, worse, neither = [], [], []
     for row, title in BASELINE_TITLES.items():

@@ -1,1 +1,1 @@
-"""Sections of the report, each built by one function that adds its figures and returns its texts."""
+"""Sections of the report, each built by one function that adds its figures to the page and returns its texts."""

@@ -27,7 +27,7 @@ from contraport.reporting.plotly_figures import (
     shorten_label,
 )
 from contraport.reporting.reported_run import ReportedRun
-from contraport.reporting.sections.metric_curves import list_epochs_with_row_names
+from contraport.reporting.sections.metric_curves import list_evaluated_epochs_and_rows
 
 
 def build_geometry_section(assets: PageAssets) -> Section | None:
@@ -67,9 +67,9 @@ def build_geometry_section(assets: PageAssets) -> Section | None:
 
 
 def draw_item_cosine_heatmap(
-    cosines: np.ndarray, labels: np.ndarray | None, names: Sequence[str], lowest_cosine: float
+    cosines: np.ndarray, labels: np.ndarray | None, class_names: Sequence[str], lowest_cosine: float
 ) -> PlotlyFigure:
-    """Draw a heatmap of the cosines between items sorted by class."""
+    """Draw a heatmap of the cosines between items, which are sorted by class."""
     shares = ((cosines - lowest_cosine) / (1 - lowest_cosine)).clip(0, 1)
     trace = build_byte_heatmap_trace(shares * 255, colorscale=HEATMAP_COLORSCALE)
     places = [f"item {k + 1}" for k in range(len(cosines))]
@@ -78,7 +78,7 @@ def draw_item_cosine_heatmap(
     if labels is not None:
         ends = np.flatnonzero(np.diff(labels)) + 0.5
         edges = np.concatenate([[-0.5], ends, [len(labels) - 0.5]])
-        present = [names[int(label)] for label in labels[np.ceil(edges[:-1]).astype(int)]]
+        present = [class_names[int(label)] for label in labels[np.ceil(edges[:-1]).astype(int)]]
         if len(present) <= MAX_NAMED_CLASSES:
             ticks = {"tickvals": ((edges[1:] + edges[:-1]) / 2).tolist(), "showticklabels": True}
             axis |= ticks | {"ticktext": [escape_tags(shorten_label(name)) for name in present]}
@@ -86,7 +86,7 @@ def draw_item_cosine_heatmap(
         for end in ends.tolist():
             shapes.append(style | {"x0": end, "x1": end, "y0": -0.5, "y1": len(labels) - 0.5})
             shapes.append(style | {"y0": end, "y1": end, "x0": -0.5, "x1": len(labels) - 0.5})
-        places = [names[int(label)] for label in labels]
+        places = [class_names[int(label)] for label in labels]
     trace["meta"] = {"places": places, "scale": [lowest_cosine, 1.0]}
     y = {**axis, "autorange": "reversed", "scaleanchor": "x", "constraintoward": "top"}
     return build_figure([trace], x={**axis, "showticklabels": False}, y=y, shapes=shapes)
@@ -135,11 +135,11 @@ def _add_alignment_uniformity_plot(assets: PageAssets, runs: Sequence[ReportedRu
 
 def _alignment_uniformity_by_encoder(run: ReportedRun) -> dict[str, tuple[float, float]]:
     """Return alignment and uniformity by encoder, such as "untrained" and "epoch 5"."""
-    names = [row for _, row in list_epochs_with_row_names(run)] or [
-        row for row in (*INITIAL_ENCODER_BASELINE_TITLES, "trained") if row in run.values_by_encoder
+    names = [row for _, row in list_evaluated_epochs_and_rows(run)] or [
+        row for row in (*INITIAL_ENCODER_BASELINE_TITLES, "trained") if row in run.metrics_by_encoder
     ]
     pairs = {
-        name: (run.values_by_encoder[name].get("alignment"), run.values_by_encoder[name].get("uniformity"))
+        name: (run.metrics_by_encoder[name].get("alignment"), run.metrics_by_encoder[name].get("uniformity"))
         for name in names
     }
     return {name: (x, y) for name, (x, y) in pairs.items() if x is not None and y is not None}

@@ -29,18 +29,18 @@ def build_confusion_section(assets: PageAssets) -> Section | None:
         counts = run.figure_arrays.get("confusion")
         if counts is None or len(counts) < 2:
             continue
-        names = [run.class_names[k] if k < len(run.class_names) else str(k) for k in range(len(counts))]
+        class_names = [run.class_names[k] if k < len(run.class_names) else str(k) for k in range(len(counts))]
         drawn = len(counts) <= 120  # the cells of a larger matrix would be too small; the list is longer instead
-        worst = frequent_confusion_sentences(counts, names, 3 if drawn else 12)
+        worst = frequent_confusion_sentences(counts, class_names, 3 if drawn else 12)
         label = f"{run.name}: {'; '.join(worst) or 'no errors'}."
-        figure = draw_confusion_matrix(counts, names) if drawn else None
+        figure = draw_confusion_matrix(counts, class_names) if drawn else None
         plot = None if figure is None else assets.add_plot(f"confusion-{run.position}", figure, label, "square")
         views = [str(name) for name in run.figure_arrays.get("mistaken_views", ())]
-        entries.append((run, plot, worst, views, build_confident_error_records(assets, run, names)))
+        entries.append((run, plot, worst, views, build_confident_error_records(assets, run, class_names)))
     return Section("confusion", "Confusion", {"entries": entries}) if entries else None
 
 
-def build_confident_error_records(assets: PageAssets, run: ReportedRun, names: list[str]) -> list[dict[str, Any]]:
+def build_confident_error_records(assets: PageAssets, run: ReportedRun, class_names: list[str]) -> list[dict[str, Any]]:
     """Build records of the most confident errors, and add previews of the items."""
     arrays = run.figure_arrays
     if "mistaken" not in arrays:
@@ -50,8 +50,8 @@ def build_confident_error_records(assets: PageAssets, run: ReportedRun, names: l
         {
             "item": int(item),
             "key": str(arrays["mistaken_keys"][place]) if "mistaken_keys" in arrays else "",
-            "true_class": names[int(arrays["mistaken_true"][place])],
-            "predicted_class": names[int(arrays["mistaken_told"][place])],
+            "true_class": class_names[int(arrays["mistaken_true"][place])],
+            "predicted_class": class_names[int(arrays["mistaken_told"][place])],
             "probability": float(arrays["mistaken_sure"][place]),
             "previews": [of_view[place] for of_view in previews],
         }
@@ -59,13 +59,13 @@ def build_confident_error_records(assets: PageAssets, run: ReportedRun, names: l
     ]
 
 
-def draw_confusion_matrix(counts: np.ndarray, names: list[str]) -> PlotlyFigure:
+def draw_confusion_matrix(counts: np.ndarray, class_names: list[str]) -> PlotlyFigure:
     """Draw a confusion matrix with rows (true classes) normalized to sum 1."""
     totals = counts.sum(axis=1, keepdims=True)
     shares = counts / np.maximum(totals, 1)
     hover = [
         [
-            f"{names[i]} predicted as {names[j]}\n{share:.1%} ({counts[i, j]} of {totals[i, 0]})"
+            f"{class_names[i]} predicted as {class_names[j]}\n{share:.1%} ({counts[i, j]} of {totals[i, 0]})"
             for j, share in enumerate(row)
         ]
         for i, row in enumerate(shares)
@@ -74,23 +74,24 @@ def draw_confusion_matrix(counts: np.ndarray, names: list[str]) -> PlotlyFigure:
     if len(counts) <= MAX_CLASSES_WITH_NUMBERS:
         numbers = [["" if share < 0.01 else f"{100 * share:.0f}" for share in row] for row in shares]
         trace |= {"text": numbers, "texttemplate": "%{text}", "textfont": {"size": 11}}
-    if len(names) > 3 * MAX_CLASSES_WITH_NUMBERS:
+    if len(class_names) > 3 * MAX_CLASSES_WITH_NUMBERS:
         ticks: dict[str, Any] = {"showgrid": False, "showticklabels": False}
     else:
-        labels = [escape_tags(shorten_label(name)) for name in names]
-        ticks = {"tickvals": list(range(len(names))), "ticktext": labels, "showgrid": False}
+        labels = [escape_tags(shorten_label(name)) for name in class_names]
+        ticks = {"tickvals": list(range(len(class_names))), "ticktext": labels, "showgrid": False}
     x = build_titled_axis("predicted class", autotickangles=[0, -60, -90], **ticks)
     return build_figure([trace], x=x, y=build_titled_axis("true class", autorange="reversed", **ticks))
 
 
-def frequent_confusion_sentences(counts: np.ndarray, names: list[str], max_confusions: int = 3) -> list[str]:
+def frequent_confusion_sentences(counts: np.ndarray, class_names: list[str], max_confusions: int = 3) -> list[str]:
     """Describe the most frequent confusions, such as "7% of cat predicted as dog"."""
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     np.fill_diagonal(shares, 0)
     worst = np.lexsort((-counts.ravel(), -shares.ravel()))[:max_confusions]
-    entries = [(float(shares.flat[place]), *divmod(int(place), len(names))) for place in worst]
+    entries = [(float(shares.flat[place]), *divmod(int(place), len(class_names))) for place in worst]
     return [
-        f"{share:.0%} of {names[true]} predicted as {names[other]} ({counts[true, other]} of {counts[true].sum()})"
+        f"{share:.0%} of {class_names[true]} predicted as {class_names[other]} "
+        f"({counts[true, other]} of {counts[true].sum()})"
         for share, true, other in entries
         if share > 0
     ]

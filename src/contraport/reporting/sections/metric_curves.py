@@ -102,7 +102,7 @@ EPOCH_CURVE_METRIC_GROUPS = ("links", "accuracy", "few-labels", "retrieval", "cl
 
 def build_epoch_curves_section(assets: PageAssets) -> Section | None:
     """Build the section of metrics over epochs, or None with too few epochs."""
-    runs = [run for run in assets.runs if len(list_epochs_with_row_names(run)) > 2]
+    runs = [run for run in assets.runs if len(list_evaluated_epochs_and_rows(run)) > 2]
     metrics = [metric for metric in list_evaluated_metrics(runs) if metric.group in EPOCH_CURVE_METRIC_GROUPS]
     metrics.sort(key=lambda metric: EPOCH_CURVE_METRIC_GROUPS.index(metric.group))
     # Of Recall@1, Recall@5, ... only the first.
@@ -120,11 +120,11 @@ def build_epoch_curves_section(assets: PageAssets) -> Section | None:
     return Section("epochs", "Epochs", {"curves": curves}) if curves else None
 
 
-def list_epochs_with_row_names(run: ReportedRun) -> list[tuple[int, str]]:
-    """List the epoch and row name of each evaluation, such as (5, "epoch 5")."""
+def list_evaluated_epochs_and_rows(run: ReportedRun) -> list[tuple[int, str]]:
+    """List each evaluated epoch with the name of its row in the evaluation, such as (5, "epoch 5")."""
     last = run.evaluation.get("epochs")
-    epochs = [(int(name.removeprefix("epoch ")), name) for name in run.values_by_encoder if name.startswith("epoch ")]
-    epochs += [(0, row) for row in INITIAL_ENCODER_BASELINE_TITLES if row in run.values_by_encoder]
+    epochs = [(int(name.removeprefix("epoch ")), name) for name in run.metrics_by_encoder if name.startswith("epoch ")]
+    epochs += [(0, row) for row in INITIAL_ENCODER_BASELINE_TITLES if row in run.metrics_by_encoder]
     epochs += [(last, "trained")] if last is not None else []
     return sorted(epochs)
 
@@ -151,7 +151,7 @@ def draw_epoch_curves(runs: Sequence[ReportedRun], metric: Metric) -> PlotlyFigu
         point = {"type": "scatter", "x": [0], "y": [raw], "mode": "markers", "marker": {"opacity": 0}}
         traces.append(point | {"hoverinfo": "skip"})
     ticks = {"tickformat": PERCENT_TICK_FORMAT} if metric.is_shown_in_percent else {}
-    x_axis = build_axis_from_zero("epoch", max(list_epochs_with_row_names(run)[-1][0] for run in runs))
+    x_axis = build_axis_from_zero("epoch", max(list_evaluated_epochs_and_rows(run)[-1][0] for run in runs))
     figure = build_figure(
         traces,
         height=CURVE_HEIGHT_PIXELS,
@@ -178,8 +178,8 @@ def _list_epoch_values(run: ReportedRun, metric: Metric) -> list[_EpochValue]:
     """List the values of a metric at all evaluated epochs."""
     intervals = run.evaluation.get("intervals", {})
     values = []
-    for epoch, row in list_epochs_with_row_names(run):
-        value = run.values_by_encoder[row].get(metric.key)
+    for epoch, row in list_evaluated_epochs_and_rows(run):
+        value = run.metrics_by_encoder[row].get(metric.key)
         if value is not None:
             ends = intervals.get(row, {}).get(metric.key, {"low": value, "high": value})
             values.append(_EpochValue(epoch, value, ends["low"], ends["high"]))

@@ -21,7 +21,7 @@ from contraport.reporting.plotly_figures import (
     build_figure,
     build_line_trace,
     build_titled_axis,
-    encode_base64_with_column_count,
+    encode_base64_matrix,
     escape_tags,
     shorten_label,
 )
@@ -103,7 +103,7 @@ class PlanCard(NamedTuple):
 
     @property
     def last_snapshot(self) -> PlanSnapshot:
-        """Snapshot after the last epoch, which is shown first."""
+        """Snapshot after the last epoch; the card shows it first."""
         return self.snapshots[-1]
 
 
@@ -118,7 +118,7 @@ def build_plans_section(assets: PageAssets) -> Section | None:
     plans = [_add_plan_card(assets, run, snapshots[run.position], scale) for run in with_plans]
     over_epochs = None
     if several := [(run, snapshots[run.position]) for run in assets.runs if len(snapshots[run.position]) > 1]:
-        over_epochs = _add_mass_on_target_plot(assets, several)
+        over_epochs = _add_share_on_target_plot(assets, several)
     values = {
         "plans": plans,
         "scale": scale,
@@ -142,7 +142,7 @@ def load_plan_snapshots(run: ReportedRun) -> list[PlanSnapshot]:
 
 
 def _add_plan_card(assets: PageAssets, run: ReportedRun, snapshots: list[PlanSnapshot], scale: LogScale) -> PlanCard:
-    """Add the plots and script data of a run's plans to the page."""
+    """Add the plots of a run's plans to the page, with the data that its JavaScript reads."""
     samples, items, last = run.figure_arrays, int(run.figure_arrays["plan_items"]), snapshots[-1]
     labels = samples.get("plan_labels")
     classes = [run.class_names[label] for label in labels] if labels is not None else [""] * items
@@ -155,7 +155,7 @@ def _add_plan_card(assets: PageAssets, run: ReportedRun, snapshots: list[PlanSna
     key = f"plan-{run.position}"
     first, second = (str(name) for name in samples.get("plan_view_names", ("view 1", "view 2")))
     labels_by_epoch = [
-        f"plan of {run.name}: {_dropped_mass_prefix(one.total_mass)}{one.share_on_target:.0%} of its mass on target"
+        f"plan of {run.name}: {_total_mass_prefix(one.total_mass)}{one.share_on_target:.0%} of its mass on target"
         for one in snapshots
     ]
     line_labels = [
@@ -166,8 +166,8 @@ def _add_plan_card(assets: PageAssets, run: ReportedRun, snapshots: list[PlanSna
     with_targets = snapshots[:1] if has_one_target else snapshots
     assets.script_data.setdefault("plans", {})[key] = {
         "epochs": [one.epoch for one in snapshots],
-        "plans": [encode_base64_with_column_count(quantize_masses(one.plan, scale)) for one in snapshots],
-        "targets": [encode_base64_with_column_count(quantize_masses(one.target, scale)) for one in with_targets],
+        "plans": [encode_base64_matrix(quantize_masses(one.plan, scale)) for one in snapshots],
+        "targets": [encode_base64_matrix(quantize_masses(one.target, scale)) for one in with_targets],
         "onTarget": [round(one.share_on_target, 4) for one in snapshots],
         "mass": [round(one.total_mass, 4) for one in snapshots],
         "labels": labels_by_epoch,
@@ -208,10 +208,10 @@ def row_mass_over_target_row_mass_per_item(snapshot: PlanSnapshot, num_items: in
     return np.asarray(by_item[0] / np.maximum(by_item[1], 1e-12))
 
 
-def _add_mass_on_target_plot(
+def _add_share_on_target_plot(
     assets: PageAssets, plans: Sequence[tuple[ReportedRun, Sequence[PlanSnapshot]]]
 ) -> PlotElement:
-    """Add a plot of the plan's mass on target pairs over the epochs."""
+    """Add a plot of the share of the plan's mass on target pairs, over the epochs."""
     hover = "%{y:.1%}<extra>%{fullData.name}</extra>"
     lines = []
     for run, snapshots in plans:
@@ -225,8 +225,8 @@ def _add_mass_on_target_plot(
     return assets.add_plot("on-target", figure, label)
 
 
-def _dropped_mass_prefix(mass: float) -> str:
-    """Return a prefix that states the plan's mass, empty if it is 1."""
+def _total_mass_prefix(mass: float) -> str:
+    """Return the beginning of a figure's label that states the plan's total mass, empty if it is 1."""
     text = f"mass {mass:.3f}, {1 - mass:.0%} dropped; " if mass < 1 else f"mass {mass:.3g}, above 1; "
     return "" if abs(mass - 1) < DROPPED_MASS_TOLERANCE else text
 

@@ -73,7 +73,7 @@ def build_settings_section(assets: PageAssets) -> Section:
 
 
 class DifferencePlot(NamedTuple):
-    """Forest plot of differences from the first run on the same data."""
+    """Forest plot of each run's differences from the first run, among runs on the same data."""
 
     first_run: ReportedRun
     element: PlotElement
@@ -142,7 +142,7 @@ class EncoderRow(NamedTuple):
     training_time_text: str
 
 
-class DatasetTable(NamedTuple):
+class MetricTable(NamedTuple):
     """Table of metrics of all encoders evaluated on a data set, baselines first."""
 
     data_name: str
@@ -152,16 +152,16 @@ class DatasetTable(NamedTuple):
 
 def list_evaluated_metrics(runs: Sequence[ReportedRun]) -> list[Metric]:
     """List the metrics with a value in at least one run."""
-    return collect_metrics_for_display(row for run in runs if run.evaluation for row in run.values_by_encoder.values())
+    return collect_metrics_for_display(row for run in runs if run.evaluation for row in run.metrics_by_encoder.values())
 
 
-def build_metric_tables(runs: Sequence[ReportedRun], metrics: Sequence[Metric]) -> list[DatasetTable]:
+def build_metric_tables(runs: Sequence[ReportedRun], metrics: Sequence[Metric]) -> list[MetricTable]:
     """Build one table of metrics for each data set on which a run was evaluated."""
     runs_by_data: dict[str, list[ReportedRun]] = {}
     for run in runs:
         runs_by_data.setdefault(run.evaluated_or_training_data_name, []).append(run)
-    evaluated = {data: of for data, of in runs_by_data.items() if any(run.values_by_encoder for run in of)}
-    return [_build_dataset_table(data, several, metrics) for data, several in evaluated.items()]
+    evaluated = {data: of for data, of in runs_by_data.items() if any(run.metrics_by_encoder for run in of)}
+    return [_build_metric_table(data, several, metrics) for data, several in evaluated.items()]
 
 
 def setting_texts_by_name(runs: Sequence[ReportedRun]) -> dict[str, list[str]]:
@@ -169,7 +169,7 @@ def setting_texts_by_name(runs: Sequence[ReportedRun]) -> dict[str, list[str]]:
     return {name: [_format_setting(run.config.get(name)) for run in runs] for run in runs for name in run.config}
 
 
-def _build_dataset_table(data: str, runs: list[ReportedRun], metrics: Sequence[Metric]) -> DatasetTable:
+def _build_metric_table(data: str, runs: list[ReportedRun], metrics: Sequence[Metric]) -> MetricTable:
     """Build the metric table of a data set, with baselines above trained encoders."""
     sources = [*_list_distinct_baselines(runs), *(_EvaluatedEncoder(run.name, run, "trained") for run in runs)]
     best = {metric.key: _find_significantly_best_encoder(metric, sources) for metric in metrics}
@@ -183,7 +183,7 @@ def _build_dataset_table(data: str, runs: list[ReportedRun], metrics: Sequence[M
         ]
         seconds = MISSING_VALUE_TEXT if run is None else _format_seconds_without_unit(run.training_seconds)
         encoders.append(EncoderRow(source.name, run, cells, seconds))
-    return DatasetTable(data, _describe_dataset_sizes(data, runs), encoders)
+    return MetricTable(data, _describe_dataset_sizes(data, runs), encoders)
 
 
 class _EvaluatedEncoder(NamedTuple):
@@ -200,7 +200,7 @@ class _EvaluatedEncoder(NamedTuple):
     @property
     def metric_values_by_key(self) -> dict[str, Any]:
         """Metric values by metric key, empty if the encoder was not evaluated."""
-        return dict(self.run.values_by_encoder.get(self.row, {}))
+        return dict(self.run.metrics_by_encoder.get(self.row, {}))
 
     def has_same_values(self, other: _EvaluatedEncoder) -> bool:
         """Return whether two encoders have equal values in all metrics that both have."""
