@@ -1,6 +1,6 @@
 """Constraints of objectives: sets of allowed transport plans."""
 
-from contraport.objectives.constraints.basic_constraints import (
+from contraport.objectives.constraints.constraint import (
     Constraint,
     Exact,
     Free,

@@ -24,10 +24,10 @@ class DenseTsallisPlan(DensePlan):
     """Tsallis plan held as a matrix, differentiable in costs and marginals."""
 
     def quadratic_conjugate(self) -> Tensor:
-        """Return the quadratic regularizer's conjugate, max <logits, P> - |P|^2 / 2.
+        """Return the quadratic regularizer's conjugate, the maximum over plans P of <logits, P> - |P|^2 / 2.
 
-        It is a scalar tensor, the maximum over all plans P. The logits are -C / temperature. The gradient in them is
-        the plan, which is therefore held fixed.
+        It is a scalar tensor. The logits are -C / temperature. The gradient in them is the plan, which is therefore
+        held fixed.
         """
         plan, logits = self.masses.detach(), self.kernel_geometry.dense().to(self.masses)
         return (plan * logits.masked_fill(plan == 0, 0)).sum() - plan.square().sum() / 2

@@ -23,7 +23,7 @@ from contraport.engine import (
     run_sinkhorn_to_convergence,
 )
 from contraport.errors import check, check_integer, check_name, check_positive
-from contraport.objectives.constraints.basic_constraints import (
+from contraport.objectives.constraints.constraint import (
     Constraint,
     LogMarginals,
     PlanRequest,
@@ -37,11 +37,11 @@ REFERENCE_MEASURES = ("product", "counting")
 
 
 class MarginalRelaxation(NamedTuple):
-    """Relaxation of a marginal in Sinkhorn, by damped and bounded steps.
+    """Relaxation of a marginal in Sinkhorn, by damping and bounding its log potential.
 
     Attributes:
-        damping: Factor of the step towards the marginal, in (0, 1]; None is 1.
-        max_shift: Upper bound on the absolute step of a log potential; None is unbounded.
+        damping: Factor of the distance of the potential from its reference, in (0, 1]; None is 1.
+        max_shift: Largest distance of the potential from its reference; None is unbounded.
     """
 
     damping: float | Tensor | None = None
@@ -192,7 +192,7 @@ def _stack_half_step_relaxations(
     log_reference_factors: LogMarginals | None,
     num_directions: int,
 ) -> Relaxation:
-    """Stack the damping and maximum step of each half-step into vectors."""
+    """Stack the dampings and the maximum shifts of the half-steps into vectors."""
 
     def stack(values: list[float | Tensor | None], default: float) -> Tensor | None:
         if all(value is None for value in values):
@@ -209,20 +209,23 @@ def _stack_half_step_relaxations(
 
 
 def _build_plan(
-    problem: _SinkhornProblem, axes: tuple[AxisName, ...], potentials: list[Tensor], last_relaxation: MarginalRelaxation
+    problem: _SinkhornProblem,
+    half_step_axes: tuple[AxisName, ...],
+    potentials: list[Tensor],
+    last_relaxation: MarginalRelaxation,
 ) -> Plan:
-    """Build the transport plan from the final Sinkhorn potentials.
+    """Build the transport plan from the potentials of the half-steps.
 
     The mass along the last axis follows from the last half-step, without another pass over the pairs.
     """
     geometry, explicit_log_marginals, log_marginals, reference = problem
     targets = dict(zip(OTHER_AXIS, log_marginals, strict=True))
     initial: dict[AxisName, Tensor] = {} if reference is None else dict(zip(OTHER_AXIS, reference, strict=True))
-    latest = dict(zip(axes, potentials, strict=True))
+    latest = dict(zip(half_step_axes, potentials, strict=True))
     for axis in initial:
         if axis not in latest:
             latest[axis] = initial[axis].clone()
-    final, log_mass = axes[-1], None
+    final, log_mass = half_step_axes[-1], None
     if last_relaxation.max_shift is None and last_relaxation.damping is not None:
         # With p - r = damping (log m - r - L), the mass exp(p + L) is m exp((p - r) (1 - 1/damping)).
         step = latest[final] - initial[final] if initial else latest[final]
@@ -236,7 +239,7 @@ def _build_plan(
         final if last_relaxation == EXACT_MARGINAL else None,
         last_relaxation == EXACT_MARGINAL and geometry.has_finite_log_sums,
         explicit_log_marginals,
-        len(axes) // 2 or None,
+        len(half_step_axes) // 2 or None,
     )
 
 

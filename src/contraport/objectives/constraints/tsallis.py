@@ -19,7 +19,7 @@ from contraport.engine import (
     run_host_loop,
 )
 from contraport.errors import check, check_name, fits_float32_or_int64, format_value
-from contraport.objectives.constraints.basic_constraints import (
+from contraport.objectives.constraints.constraint import (
     Constraint,
     PlanRequest,
     Simplex,
@@ -57,13 +57,13 @@ class TsallisPlan(Plan):
         return self.problem.has_potential_per_row
 
     def quadratic_conjugate(self) -> Tensor:
-        """Return the convex conjugate of the quadratic regularizer, (N,) or a scalar.
+        """Return the convex conjugate of the quadratic regularizer at the logits, (N,) or a scalar.
 
         It is a scalar if all rows share one potential. The potential is not detached: its first derivative is 0, but
         its second is not.
         """
-        row_values = self.problem.log_row_excess_power_sums(self.potential, 2).exp() / 2
-        threshold = self.potential - self.problem.potential_minus_threshold
+        row_values = self.problem.log_row_power_sums(self.potential, 2).exp() / 2
+        threshold = self.potential - self.problem.potential_offset
         return row_values + threshold if self.has_potential_per_row else row_values.sum() + threshold[0]
 
 
@@ -109,20 +109,20 @@ class TsallisProblem(HostLoop):
         return self.num_pairs_per_potential ** (1 - self.order) if self.order > 1 else max(0.5, self.order)
 
     @property
-    def potential_minus_threshold(self) -> float:
-        """Constant difference between the stored potentials and the thresholds of the plan."""
+    def potential_offset(self) -> float:
+        """Constant offset p b of the stored potentials v from the thresholds t."""
         return self.plan_exponent * self.factored_out_base
 
-    def build_geometry(self, potential: Tensor, exponent: float) -> Geometry:
-        """Build the masked kernel [(order - 1) (logit - threshold)]_+^exponent, up to a factor."""
+    def build_power_geometry(self, potential: Tensor, exponent: float) -> Geometry:
+        """Build the geometry of the powers [(order - 1) (theta - t)]_+^exponent, divided by b^exponent."""
         link = ScaledLog1p(exponent) if self.order > 1 else PolynomialTailLink(-exponent)
-        scale = 1 / abs(self.potential_minus_threshold)
+        scale = 1 / abs(self.potential_offset)
         return self.logit_geometry.with_link(link, factor=scale, row_shift=-potential * scale)
 
-    def log_row_excess_power_sums(self, potential: Tensor, exponent: float) -> Tensor:
-        """Return log row sums of [(order - 1) (logit - threshold)]_+^exponent, (N,)."""
+    def log_row_power_sums(self, potential: Tensor, exponent: float) -> Tensor:
+        """Return the log of each row's sum of the powers [(order - 1) (theta - t)]_+^exponent, (N,)."""
         log_factor = exponent * math.log(self.factored_out_base)
-        return row_log_sums(self.build_geometry(potential, exponent)) + log_factor
+        return row_log_sums(self.build_power_geometry(potential, exponent)) + log_factor
 
     def newton_step_and_log_mass(self, potential: Tensor) -> tuple[Tensor, Tensor]:
         """Return, per potential, the Newton step toward mass 1, and the log mass.
@@ -132,11 +132,9 @@ class TsallisProblem(HostLoop):
         bound neither overshoots.
         """
         slope = self.order - 1
-        log_total = self._sum_rows_sharing_potential(self.log_row_excess_power_sums(potential, self.plan_exponent))
+        log_total = self._log_sums_per_potential(self.log_row_power_sums(potential, self.plan_exponent))
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.order != 2):
-            log_slopes = self._sum_rows_sharing_potential(
-                self.log_row_excess_power_sums(potential, self.plan_exponent - 1)
-            )
+            log_slopes = self._log_sums_per_potential(self.log_row_power_sums(potential, self.plan_exponent - 1))
         empty = log_slopes == -torch.inf
         log_total = log_total.masked_fill(empty, 0)
         step = -torch.expm1(-slope * log_total) / slope * torch.exp(log_total - log_slopes.masked_fill(empty, 0))
@@ -148,7 +146,7 @@ class TsallisProblem(HostLoop):
         empty = potential == -torch.inf
         potential = potential.masked_fill(empty, 0)
         rounding = 64 * torch.finfo(potential.dtype).eps
-        scale = min(1, abs(self.potential_minus_threshold))
+        scale = min(1, abs(self.potential_offset))
         biases = sum(v.abs().amax() for v in self.logit_geometry.log_kernel.biases_outside_link())
         for _ in range(_MAX_NEWTON_STEPS):
             step, _ = self.newton_step_and_log_mass(potential)
@@ -173,16 +171,16 @@ class TsallisProblem(HostLoop):
         so that a log-sum-exp of the logits gives a bound. Above order 1 the largest logit gives one; a sharp
         log-sum-exp exceeds it by at most half of its distance to the threshold.
         """
-        lift = self.potential_minus_threshold - self.plan_exponent
+        lift = self.potential_offset - self.plan_exponent
         if self.order < 1:
-            return self._sum_rows_sharing_potential(row_log_sums(self.logit_geometry)) + lift
+            return self._log_sums_per_potential(row_log_sums(self.logit_geometry)) + lift
         breadth = math.log(self.num_pairs_per_potential)
         sharpness = max(1.0, 2 * (self.order - 1) * breadth)
-        sharp = self._sum_rows_sharing_potential(row_log_sums(self.logit_geometry.with_link(None, factor=sharpness)))
+        sharp = self._log_sums_per_potential(row_log_sums(self.logit_geometry.with_link(None, factor=sharpness)))
         return sharp / sharpness + (lift - breadth / sharpness)
 
-    def _sum_rows_sharing_potential(self, log_row_sums: Tensor) -> Tensor:
-        """Return log row sums, (N,), or their log total if the potential is shared."""
+    def _log_sums_per_potential(self, log_row_sums: Tensor) -> Tensor:
+        """Return log row sums, (N,), or the log of their total for each row if all share one potential."""
         return log_row_sums if self.has_potential_per_row else log_row_sums.logsumexp(0).expand_as(log_row_sums)
 
 
@@ -279,7 +277,7 @@ class Tsallis(Constraint):
             potential = potential + (step - step.detach())
         log_constant = math.log(share) + problem.plan_exponent * math.log(problem.factored_out_base)
         return TsallisPlan(
-            geometry=problem.build_geometry(potential, problem.plan_exponent),
+            geometry=problem.build_power_geometry(potential, problem.plan_exponent),
             row_potential=(log_constant - log_total.detach()).masked_fill(empty, log_constant),
             column_potential=None,
             cached_log_row_mass=like.new_full((n,), math.log(share)) if has_potential_per_row else None,

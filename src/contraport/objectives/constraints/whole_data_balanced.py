@@ -9,7 +9,7 @@ from torch import Tensor
 
 from contraport.engine import Geometry, LabelExclusion, row_log_sums, traceable_log
 from contraport.errors import check
-from contraport.objectives.constraints.basic_constraints import Constraint, PlanRequest
+from contraport.objectives.constraints.constraint import Constraint, PlanRequest
 from contraport.objectives.equal_label_pairs import PairSet, log_sum_exp_by_group
 from contraport.objectives.layouts import PairPattern
 from contraport.objectives.log_moving_averages import ItemLogAverages
@@ -82,7 +82,7 @@ class DataBalanced(ItemLogAverages, Constraint):
         return [plan, plan.T] if request.bidirectional else [plan]
 
     def _flat_average_indices(self, ids: Tensor, pattern: PairPattern, side: int) -> Tensor:
-        """Return the flat indices of the rows or columns in `log_average`."""
+        """Return where the averages of a block's rows or columns lie in the flattened `log_average`."""
         items, selected = pattern.items[side], pattern.selected_indices
         places = torch.arange(len(items), device=items.device) if selected is None else selected[side]
         views = places // pattern.num_items  # a layout puts one view after another

@@ -21,7 +21,7 @@ from contraport.objectives.divergences.divergence import (
     Divergence,
     KernelDivergence,
     ValuesPerRow,
-    check_not_single_item,
+    check_has_negatives,
     log_candidate_counts_per_row,
     log_mean_kernel_of_block,
     replace_zeros_by_one,
@@ -35,7 +35,7 @@ from contraport.options import accept_deprecated_keywords, keep_deprecated_attri
 
 @dataclass(frozen=True, repr=False)
 class TargetCost(KernelDivergence):
-    """Transport cost <t, C> of the target plan, an attraction without repulsion.
+    """Transport cost <t, C> of the target plan t, an attraction without repulsion.
 
     Args:
         power: of the cost, <t, C^power>, a positive integer.
@@ -67,7 +67,7 @@ class TargetCost(KernelDivergence):
 
 @dataclass(frozen=True, repr=False)
 class KernelAttraction(KernelDivergence):
-    """Attraction by the mean kernel over positive pairs, -<t, K> (KCL).
+    """Attraction by the mean kernel over positive pairs, -<t, K> with the target plan t (KCL).
 
     The attraction vanishes for distant pairs.
 
@@ -120,7 +120,7 @@ class LogKernelAttraction(KernelDivergence):
             check_positive("item_weight_temperature", self.item_weight_temperature)
 
     def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
-        """Return each item's attraction times the target mass of the row, (N,)."""
+        """Return each row's attraction times its target mass, (N,)."""
         target, log_kernel = result.target, result.plan.kernel_geometry.log_kernel
         if not isinstance(target, SparseTargetPlan):
             got = type(target).__name__
@@ -223,7 +223,7 @@ class LogSumKernel(Divergence):
         return f"LogSumKernel sums the kernel itself and requires the constraint Free, got {constraint!r}."
 
     def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
-        check_not_single_item(result)
+        check_has_negatives(result)
         values = result.plan.log_row_mass() - result.plan.f
         if self.pooled_over_views:
             pattern = result.block.pattern
@@ -247,7 +247,7 @@ class MeanKernel(KernelDivergence):
     """
 
     def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
-        check_not_single_item(result)
+        check_has_negatives(result)
         log_means = result.plan.kernel_log_row_sums() - log_candidate_counts_per_row(result)
         return scale_rows_by_target_mass(result, torch.exp(log_means))
 
@@ -268,7 +268,7 @@ class LogMeanKernel(KernelDivergence):
     """
 
     def __call__(self, result: PlanWithTarget) -> Tensor:
-        check_not_single_item(result)
+        check_has_negatives(result)
         return log_mean_kernel_of_block(result)
 
 
@@ -300,7 +300,7 @@ class MeanSquaredCost(KernelDivergence):
     sum_over_pairs: bool = False
 
     def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
-        check_not_single_item(result)
+        check_has_negatives(result)
         plan = result.plan
         # A link of the kernel, log T^2: the squares are summed within the pass, without an (N, M) matrix of costs.
         log_squares = row_log_sums(plan.kernel_geometry.with_link(LogOfFunction(torch.square)))
@@ -396,7 +396,7 @@ class ContrastiveEnergy(Divergence):
         """Return the energy of each row, (N,), 0 for rows without compared pairs."""
         pattern, plan = result.block.pattern, result.plan
         if not pattern.includes_positives:
-            check_not_single_item(result)
+            check_has_negatives(result)
         attraction = TargetCost()(result)
         pull = attraction
         if self.attracts_by_row_mass:

@@ -21,7 +21,7 @@ from contraport.errors import check, check_finite, check_name, check_nonnegative
 from contraport.objectives.divergences.divergence import (
     KernelDivergence,
     ValuesPerRow,
-    check_not_single_item,
+    check_has_negatives,
     log_candidate_counts_per_row,
     replace_zeros_by_one,
     scale_rows_by_target_mass,
@@ -67,8 +67,8 @@ class Pairwise(KernelDivergence):
         check_finite("shift", self.shift)
 
     def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
-        check_not_single_item(result)
-        values = self.phi_of_log_sum(_row_log_sums_of_psi_of_margin(result, self.log_psi, self.shift))
+        check_has_negatives(result)
+        values = self.phi_of_log_sum(_log_sums_of_psi(result, self.log_psi, self.shift))
         if self.times_temperature:
             values = result.plan.kernel_geometry.log_kernel.temperature * values
         return scale_rows_by_target_mass(result, values)
@@ -76,7 +76,7 @@ class Pairwise(KernelDivergence):
 
 @dataclass(frozen=True, repr=False)
 class PairwiseSum(KernelDivergence):
-    """Pairwise loss that sums a possibly negative function of squared-distance differences.
+    """Pairwise loss that sums a function of squared-distance differences, positive or negative.
 
     It is phi(sum_j psi(d_i^2 - d_ij^2)), with the distances of `Pairwise`.
 
@@ -96,10 +96,10 @@ class PairwiseSum(KernelDivergence):
             check_type(name, getattr(self, name), Callable, "torch.exp")
 
     def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
-        check_not_single_item(result)
+        check_has_negatives(result)
         # Two passes, as each sums logarithms: the parts of either sign are summed separately.
         positive, negative = (
-            _row_log_sums_of_psi_of_margin(result, LogOfFunction(function), 0.0).exp()
+            _log_sums_of_psi(result, LogOfFunction(function), 0.0).exp()
             for function in (self.psi_of_difference, _NegatedFunction(self.psi_of_difference))
         )
         return scale_rows_by_target_mass(result, self.phi_of_sum(positive - negative))
@@ -115,16 +115,16 @@ class _NegatedFunction:
         return -self.function(t)
 
 
-def _row_log_sums_of_psi_of_margin(result: PlanWithTarget, log_psi: Link | None, margin_shift: float) -> ValuesPerRow:
+def _log_sums_of_psi(result: PlanWithTarget, log_psi: Link | None, shift: float) -> ValuesPerRow:
     """Return log sum_j psi(margin_ij), (N,), for a pointwise function psi.
 
-    The margin of a pair is (positive cost - pair cost) / temperature + margin_shift.
+    The margin of a pair is (positive cost - pair cost) / temperature + shift.
     """
     geometry = result.plan.kernel_geometry
     positive = -result.target.row_products_with_log_kernel(geometry.log_kernel) / replace_zeros_by_one(
         result.target.row_mass()
     )
-    return row_log_sums(geometry.with_link(log_psi, row_shift=positive + margin_shift))
+    return row_log_sums(geometry.with_link(log_psi, row_shift=positive + shift))
 
 
 # Named functions rather than lambdas: an objective that holds one can be pickled.
@@ -199,7 +199,7 @@ class DebiasedContrastive(KernelDivergence):
         geometry, target = result.plan.kernel_geometry, result.target
         good = geometry.log_kernel.link is None
         check(good, "kernel: must be a Gibbs kernel of power 1 for DebiasedContrastive.", "conflict")
-        check_not_single_item(result)
+        check_has_negatives(result)
         a, log_number = target.row_mass(), log_candidate_counts_per_row(result)
         positive = target.row_products_with_log_kernel(geometry.log_kernel) / replace_zeros_by_one(a)
         # A factor on log K is a power of K: log sums of K_ij^(1 + beta), and of the weights K_ij^beta.

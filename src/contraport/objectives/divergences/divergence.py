@@ -59,8 +59,8 @@ class KernelDivergence(Divergence, ABC):
     depends_on_constraint: ClassVar[bool] = False
 
 
-def check_not_single_item(result: PlanWithTarget) -> None:
-    """Raise `UsageError` if a block has one item and no additional negatives."""
+def check_has_negatives(result: PlanWithTarget) -> None:
+    """Raise `UsageError` if a block has no negatives: one item, and no additional columns."""
     pattern = result.block.pattern
     good = pattern.num_items > 1 or pattern.num_extra_columns > 0
     message = "z0: must have at least 2 items, or 2 coordinates where these are compared, as this objective needs "

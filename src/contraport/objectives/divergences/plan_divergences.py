@@ -21,7 +21,7 @@ from contraport.objectives.constraints import Constraint, DenseTsallisPlan, Tsal
 from contraport.objectives.divergences.divergence import (
     Divergence,
     ValuesPerRow,
-    check_not_single_item,
+    check_has_negatives,
     replace_zeros_by_one,
 )
 from contraport.objectives.inputs import check_values
@@ -61,9 +61,9 @@ class KL(Divergence):
         return super().constraint_conflict_message(constraint) if self.conditional else None
 
     def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
-        """Return the divergence of each row, (N,), with its share of the mass difference."""
+        """Return each row's divergence, (N,), including a share of the mass difference by its target mass."""
         if not result.block.pattern.includes_positives:
-            check_not_single_item(result)
+            check_has_negatives(result)
         target, plan = result.target, result.plan
         # No pass over the pairs: the target has mass on few of them, or sums over it have a closed form.
         rows = target.row_relative_entropy(plan.geometry.log_kernel, plan.row_potential, plan.column_potential)
@@ -211,7 +211,7 @@ class PlanDistance(Divergence, ABC):
 
     @abstractmethod
     def elementwise_distance(self, target: Tensor, log_plan: Tensor) -> Tensor:
-        """Return the distance of each plan mass from its positive target mass."""
+        """Return the elementwise distances of plan masses from target masses above 0."""
 
     def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
         target, plan = result.target, result.plan
@@ -367,7 +367,7 @@ class MarginalPenalty(Divergence):
 
 @dataclass(frozen=True, repr=False)
 class PlanEntropy(Divergence):
-    """Entropy penalty on the plan, H(P) = -sum P (log P - 1).
+    """Penalty on a high entropy of the plan, H(P) = -sum P (log P - 1).
 
     It makes the plan sharper. It takes one pass over the pairs, in blocks of rows.
 

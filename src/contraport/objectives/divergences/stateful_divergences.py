@@ -17,7 +17,7 @@ from contraport.errors import check, check_finite, is_number
 from contraport.objectives.divergences.divergence import (
     KernelDivergence,
     ValuesPerRow,
-    check_not_single_item,
+    check_has_negatives,
     log_candidate_counts_per_row,
     log_mean_kernel_of_block,
 )
@@ -148,7 +148,7 @@ class MovingAverageLogSum(ItemLogAverages, KernelDivergence):
 
         In training mode the average is updated first.
         """
-        check_not_single_item(result)
+        check_has_negatives(result)
         row_ids = self.get_valid_ids(result.ids)[result.block.pattern.row_items]
         values = result.plan.kernel_log_row_sums() - log_candidate_counts_per_row(result)
         return result.target.row_mass() * self.update_log_averages_if_training(row_ids, values)

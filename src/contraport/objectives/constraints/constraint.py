@@ -90,7 +90,7 @@ def uniform_log_marginals(rows: int, columns: int, dtype: torch.dtype, device: t
 
 
 def requested_log_marginals(geometry: Geometry, request: PlanRequest) -> LogMarginals:
-    """Return the requested log marginals of a plan, or uniform ones by default."""
+    """Return the log marginals of a request, or uniform ones if it has none."""
     if request.marginals is not None:
         return request.marginals
     like = geometry.log_kernel.inputs[0]
@@ -100,7 +100,7 @@ def requested_log_marginals(geometry: Geometry, request: PlanRequest) -> LogMarg
 
 @dataclass(frozen=True, repr=False)
 class Free(Constraint):
-    """No constraint: the plan is diag(a) K, the kernel with rows weighted by a.
+    """No constraint: the plan is diag(a) K, the kernel with its rows weighted by the row marginal a.
 
     >>> import torch, contraport as cp
     >>> loss = cp.Objective(cp.Cross(), cp.Gibbs("cosine", 1.0), cp.Free(), cp.Pairs(), cp.KL())
