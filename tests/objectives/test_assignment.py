@@ -104,7 +104,7 @@ def test_passes_never_raise_the_cost():
 
 
 def test_a_block_of_higher_cost_is_not_accepted(monkeypatch):
-    monkeypatch.setattr(large_assignment, "_best_partners", lambda _, x, y: torch.arange(len(x)).flip(0))
+    monkeypatch.setattr(large_assignment, "_least_cost_partners", lambda _, x, y: torch.arange(len(x)).flip(0))
     x, y = points(600)
     costs = refine(x, y, block_size=100, passes=5).mean_cost_by_pass
     assert all(after <= before for before, after in pairwise(costs))

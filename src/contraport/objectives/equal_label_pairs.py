@@ -52,8 +52,8 @@ def log_sum_exp_by_group(groups: Tensor, values: Tensor, num_groups: int) -> Ten
 
 
 @dataclass(frozen=True, eq=False)
-class SignedEqualLabelPairs:
-    """Set of pairs with equal labels, added to or subtracted from a `PairSet`.
+class EqualLabelTerm:
+    """Term of a `PairSet`: the pairs with equal labels, which are added or subtracted.
 
     Labels are (N, k) and (M, k); k = 0 is the set of all pairs.
     """
@@ -86,31 +86,29 @@ class SignedEqualLabelPairs:
         self._cached_group_indices.append(result)
         return result
 
-    def __and__(self, other: SignedEqualLabelPairs) -> SignedEqualLabelPairs:
+    def __and__(self, other: EqualLabelTerm) -> EqualLabelTerm:
         sign = self.sign * other.sign
         for labels, others in ((self, other), (other, self)):
             if others.row_labels.shape[1] == 0:  # nothing to copy
-                return SignedEqualLabelPairs(sign, labels.row_labels, labels.column_labels)
+                return EqualLabelTerm(sign, labels.row_labels, labels.column_labels)
         rows = torch.cat([self.row_labels, other.row_labels], 1)
         same = self.row_labels is self.column_labels and other.row_labels is other.column_labels
-        return SignedEqualLabelPairs(
-            sign, rows, rows if same else torch.cat([self.column_labels, other.column_labels], 1)
-        )
+        return EqualLabelTerm(sign, rows, rows if same else torch.cat([self.column_labels, other.column_labels], 1))
 
 
 @dataclass(frozen=True, eq=False)
 class PairSet:
-    """Set of pairs, stored as a signed sum of label-equality matrices.
+    """Set of pairs, whose 0/1 matrix is stored as a signed sum of label-equality matrices.
 
-    The first matrix has sign 1.
+    The first of these has sign 1.
     """
 
-    summands: tuple[SignedEqualLabelPairs, ...]
+    terms: tuple[EqualLabelTerm, ...]
 
     @property
     def shape(self) -> tuple[int, int]:
         """Number of rows and number of columns, (N, M)."""
-        return len(self.summands[0].row_labels), len(self.summands[0].column_labels)
+        return len(self.terms[0].row_labels), len(self.terms[0].column_labels)
 
     @classmethod
     def all_pairs(
@@ -124,7 +122,7 @@ class PairSet:
         rows, columns = items
         empty = torch.empty(len(rows), 0, dtype=torch.long, device=rows.device)
         others = empty if rows is columns else torch.empty(len(columns), 0, dtype=torch.long, device=columns.device)
-        pairs = cls((SignedEqualLabelPairs(1, empty, others),))
+        pairs = cls((EqualLabelTerm(1, empty, others),))
         for mask in excluded_by:
             if not isinstance(mask, LabelExclusion):
                 raise UsageError(
@@ -142,32 +140,28 @@ class PairSet:
     def from_equal_labels(cls, labels: tuple[Tensor, Tensor]) -> PairSet:
         """Build the set of pairs whose row and column have equal integer labels."""
         rows = labels[0].long()[:, None]
-        return cls((SignedEqualLabelPairs(1, rows, rows if labels[0] is labels[1] else labels[1].long()[:, None]),))
+        return cls((EqualLabelTerm(1, rows, rows if labels[0] is labels[1] else labels[1].long()[:, None]),))
 
     def __and__(self, other: PairSet) -> PairSet:
-        return PairSet(tuple(a & b for a in self.summands for b in other.summands))
+        return PairSet(tuple(a & b for a in self.terms for b in other.terms))
 
     def without(self, other: PairSet) -> PairSet:
         """Return the pairs of this set that are not in the other."""
         both = self & other
-        return PairSet(
-            self.summands + tuple(SignedEqualLabelPairs(-e.sign, e.row_labels, e.column_labels) for e in both.summands)
-        )
+        return PairSet(self.terms + tuple(EqualLabelTerm(-e.sign, e.row_labels, e.column_labels) for e in both.terms))
 
     def take_rows(self, rows: slice) -> PairSet:
         """Return the pair set restricted to some of its rows."""
-        return PairSet(tuple(SignedEqualLabelPairs(e.sign, e.row_labels[rows], e.column_labels) for e in self.summands))
+        return PairSet(tuple(EqualLabelTerm(e.sign, e.row_labels[rows], e.column_labels) for e in self.terms))
 
     def take_rows_and_columns(self, rows: Indices, columns: Indices) -> PairSet:
         """Return the pair set restricted to some of its rows and columns."""
-        return PairSet(
-            tuple(SignedEqualLabelPairs(e.sign, e.row_labels[rows], e.column_labels[columns]) for e in self.summands)
-        )
+        return PairSet(tuple(EqualLabelTerm(e.sign, e.row_labels[rows], e.column_labels[columns]) for e in self.terms))
 
     def apply(self, y: Tensor) -> Tensor:
         """Return the product, (N, ...), of the set's 0/1 matrix and y, (M, ...)."""
         total: Tensor | None = None
-        for equality in self.summands:
+        for equality in self.terms:
             # Sums by group, then one look-up per row: O((N + M) d) in place of a product with an (N, M) matrix.
             rows, columns, count = equality.group_indices_and_bound
             sums = y.new_zeros(count, *y.shape[1:]).index_add(0, columns, y)[rows]
@@ -177,7 +171,7 @@ class PairSet:
 
     def row_mass(self) -> Tensor:
         """Return the number of pairs in each row as integers, (N,)."""
-        return self.apply(torch.ones(self.shape[1], dtype=torch.long, device=self.summands[0].row_labels.device))
+        return self.apply(torch.ones(self.shape[1], dtype=torch.long, device=self.terms[0].row_labels.device))
 
     def row_counts(self, dtype: torch.dtype) -> Tensor:
         """Return the number of pairs in each row, (N,), as `dtype`."""
@@ -185,8 +179,8 @@ class PairSet:
 
     def dense(self) -> Tensor:
         """Return the set as an (N, M) tensor of zeros and ones."""
-        total = torch.zeros(self.shape, device=self.summands[0].row_labels.device)
-        for equality in self.summands:
+        total = torch.zeros(self.shape, device=self.terms[0].row_labels.device)
+        for equality in self.terms:
             rows, columns, _ = equality.group_indices_and_bound
             total += equality.sign * (rows[:, None] == columns)
         return total
@@ -194,4 +188,4 @@ class PairSet:
     @property
     def T(self) -> PairSet:
         """Set of pairs with rows and columns exchanged."""
-        return PairSet(tuple(SignedEqualLabelPairs(e.sign, e.column_labels, e.row_labels) for e in self.summands))
+        return PairSet(tuple(EqualLabelTerm(e.sign, e.column_labels, e.row_labels) for e in self.terms))

@@ -37,7 +37,7 @@ NON_ITEM_OPTION_NAMES = ("present", "masks", "negatives", "negative_ids", "share
 
 
 class CallInputs(NamedTuple):
-    """Embeddings of the views and item attributes, as passed to a loss.
+    """View embeddings and item attributes, as passed to a loss.
 
     Attributes:
         views: Embeddings of the items, (n, d) or sets of vectors (n, t, d) for each view; zeros where an item lacks the
@@ -130,8 +130,8 @@ def zero_pad_vector_sets(sets: Sequence[Tensor], min_size: int = 0) -> tuple[Ten
     return tuple(z if z.shape[-2] == size else F.pad(z, (0, 0, 0, size - z.shape[-2])) for z in sets)
 
 
-def zero_vectors_outside_mask(views: Sequence[Tensor], masks: object) -> tuple[Tensor, ...]:
-    """Convert views of vector sets to (n, t, d), with zeros outside the masks.
+def as_masked_vector_sets(views: Sequence[Tensor], masks: object) -> tuple[Tensor, ...]:
+    """Return views as vector sets, (n, t, d), with zeros for the vectors outside each view's mask.
 
     Args:
         views: (n, t, d) each, or (n, d), sets of one.
@@ -217,7 +217,7 @@ def parse_call_inputs(
 
 
 def _has_different_items(views: Sequence[Tensor], raw_attributes: Mapping[str, Any]) -> bool:
-    """Return whether two views hold different items, judged by shapes and attributes."""
+    """Return whether two views hold different items: their sizes differ, or an attribute is a pair."""
     for view in views:
         if not (isinstance(view, Tensor) and view.ndim in (2, 3)):
             return False
@@ -233,7 +233,7 @@ def _is_pair_of_arrays(value: object) -> bool:
 def _build_inputs_of_different_items(
     views: tuple[Tensor, ...], raw_attributes: Mapping[str, Any], sets: bool
 ) -> CallInputs:
-    """Build the inputs of a loss from two views that show different items."""
+    """Build the inputs of a loss from two views of different items, as one batch of n + m items."""
     check(len(views) == 2, f"views: must be 2 if they show different items, got {len(views)}.")
     for v, view in enumerate(views):
         check_views([view], first_number=v, sets=sets)

@@ -40,8 +40,8 @@ class Assignment:
     Attributes:
         partners: Index of the partner in y of each point of x, (n,): a permutation.
         row_cost: Cost of each point of x and its partner, (n,), in double precision on the CPU.
-        mean_cost_by_pass: Mean cost of a pair after the auction or the hierarchical refinement, and after each pass
-            that ran.
+        mean_cost_by_pass: Mean cost of a matched pair after the auction or the hierarchical refinement, and after each
+            pass that ran.
         gap: Upper bound on the excess over the least mean cost, by dual potentials and up to rounding of the points: 0
             for an exact assignment; None after a hierarchical refinement, which has no bound.
     """
@@ -53,7 +53,7 @@ class Assignment:
 
     @property
     def mean_cost(self) -> float:
-        """Mean cost of a pair, like `Transport.cost` for masses of 1/n."""
+        """Mean cost of a matched pair, like `Transport.cost` for masses of 1/n."""
         return self.mean_cost_by_pass[-1]
 
     def __repr__(self) -> str:
@@ -174,7 +174,7 @@ def _assign_hierarchically_and_improve(
         gain = 0.0
         for rows in blocks:
             columns = partners[rows]
-            columns = columns[_best_partners(linear_sum_assignment, u[rows], v[columns])]
+            columns = columns[_least_cost_partners(linear_sum_assignment, u[rows], v[columns])]
             new_cost = _paired_costs(cost, x[rows], y[columns])
             # Compared in double precision: the products of the block may be rounded to single precision.
             gained = float((row_cost[rows] - new_cost).sum())
@@ -187,37 +187,37 @@ def _assign_hierarchically_and_improve(
 
 
 def _paired_costs(cost: str, x: Tensor, y: Tensor) -> Tensor:
-    """Return the cost of each pair of rows, (k,), in double precision."""
+    """Return the cost of row i of x and row i of y for each i, (k,), in double precision."""
     return _PAIRED_COSTS_BY_NAME[cost](x.double(), y.double())
 
 
-def _build_solved_auction(u: Tensor, v: Tensor, tolerance: float, random: np.random.Generator) -> Auction:
+def _build_solved_auction(x: Tensor, y: Tensor, tolerance: float, random: np.random.Generator) -> Auction:
     """Return an auction on centered points, run to the required tolerance.
 
-    The value of a pair is <u_i, v_j>. With prices |v_j|^2 / 2 a row begins at the nearest point.
+    The value of a pair is <x_i, y_j>. With prices |y_j|^2 / 2 a row begins at the nearest point.
     """
-    half_norms = [points.square().sum(1) / 2 for points in (u, v)]
-    auction = Auction(lambda rows: u[rows] @ v.T, half_norms[1], random)
+    half_norms = [points.square().sum(1) / 2 for points in (x, y)]
+    auction = Auction(lambda rows: x[rows] @ y.T, half_norms[1], random)
     # A share of the mean cost of all pairs; larger first steps took as long.
     step = 0.25 * float(half_norms[0].mean() + half_norms[1].mean())
     while True:
         auction.run(step)
         partners = torch.from_numpy(auction.partners)
-        target = tolerance * float((u - v[partners]).square().sum(1).mean()) / 2
+        target = tolerance * float((x - y[partners]).square().sum(1).mean()) / 2
         if step <= max(target, auction.smallest_step):
             return auction
         step = max(step / STEP_RATIO, 0.9 * target)  # the next cost may be less, and with it the target
 
 
-def _mean_gap(auction: Auction, u: Tensor, v: Tensor) -> float:
+def _mean_gap(auction: Auction, x: Tensor, y: Tensor) -> float:
     """Return an upper bound on the assignment's suboptimality, averaged over rows.
 
     By duality no assignment is better than the profits of all rows from their best columns, and all prices.
     """
     prices, partners = torch.from_numpy(auction.prices).double(), torch.from_numpy(auction.partners)
-    columns, losses = v.double(), []
-    for rows in torch.arange(len(u)).split(ROWS_PER_BLOCK):
-        profits = u[rows].double() @ columns.T - prices
+    columns, losses = y.double(), []
+    for rows in torch.arange(len(x)).split(ROWS_PER_BLOCK):
+        profits = x[rows].double() @ columns.T - prices
         losses.append(profits.amax(1) - profits[torch.arange(len(rows)), partners[rows]])
     return float(torch.cat(losses).mean())
 
@@ -247,7 +247,7 @@ def _iterate_matching_part_indices(
 
 
 def _argsort_into_matching_parts(sides: Sequence[Tensor], first_size: int, generator: torch.Generator) -> list[Tensor]:
-    """Return permutations of point sets that split them into matching parts.
+    """Return an order of each point set, which puts its first part before its second one.
 
     One set is sorted along a random direction. Of two sets, the first parts match each other, and so do the second
     parts. Given the parts of one set, the best parts of the other are cut along the difference of the means of these
@@ -269,7 +269,7 @@ def _argsort_into_matching_parts(sides: Sequence[Tensor], first_size: int, gener
     return orders
 
 
-def _best_partners(
+def _least_cost_partners(
     linear_sum_assignment: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], x: Tensor, y: Tensor
 ) -> Tensor:
     """Return the row of y that the least-cost assignment gives each row of x.

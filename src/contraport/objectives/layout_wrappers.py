@@ -183,7 +183,7 @@ def _pad_to_even_dimension(z: Tensor) -> Tensor:
 
 @dataclass(frozen=True, repr=False)
 class GuidedNegatives(LayoutWrapper):
-    """Layout without negatives that a teacher finds too similar to the anchor (GISTEmbed).
+    """Layout that leaves out negatives which a teacher finds too similar to the anchor (GISTEmbed).
 
     The call needs the teacher's ``features=``. The pair (i, j) is excluded if cos(t_i, t_j) > cos(t_i, t_i+) - margin;
     positives are never excluded; of several positives the least similar one counts. Additional columns

@@ -42,7 +42,7 @@ CachedT = TypeVar("CachedT")
 
 @dataclass(frozen=True, eq=False)
 class PairPattern:
-    """Pattern of the pairs that are compared and of those that are positive.
+    """Compared and positive pairs of a block, given by items and masks.
 
     Attributes:
         num_items: Number of items in the batch, n.
@@ -316,7 +316,7 @@ class Block:
 
 @cached_until_result_written
 def build_diagonal_pattern(
-    size: int, weight: float, bidirectional: bool, device: torch.device, decoupled: bool = False
+    size: int, block_weight: float, bidirectional: bool, device: torch.device, decoupled: bool = False
 ) -> PairPattern:
     """Build the pattern of pairs between two views, with positives on the diagonal.
 
@@ -330,7 +330,7 @@ def build_diagonal_pattern(
         items,
         (items, items),
         masks,
-        weight,
+        block_weight,
         bidirectional,
         one_positive_per_row=True,
         has_no_empty_row_or_column=nonempty,
@@ -338,7 +338,7 @@ def build_diagonal_pattern(
 
 
 class LayoutTraits(NamedTuple):
-    """Properties of a layout that do not depend on the views.
+    """Properties of a layout that are the same for all views, such as `stop_gradient`.
 
     Attributes:
         shared_columns: Whether the columns are not items but prototypes or the like, the same for all rows and
@@ -386,11 +386,11 @@ class Layout(BooleanFieldCheckMixin, ABC):
 
     @property
     def traits(self) -> LayoutTraits:
-        """Properties of the layout that do not depend on the views."""
+        """Properties of the layout that are the same for all views, such as `stop_gradient`."""
         return LayoutTraits()
 
     def with_mask_by_features(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
-        """Return the block unchanged (default), or with pairs masked by their features."""
+        """Return a block with some pairs masked by item features; by default none are."""
         return block
 
     def arrange_item_values(self, *values: Tensor) -> list[Block]:
@@ -414,7 +414,7 @@ class Layout(BooleanFieldCheckMixin, ABC):
 
     @abstractmethod
     def __call__(self, *views: Tensor) -> list[Block]:
-        """Return the blocks of compared pairs of the views."""
+        """Return the blocks of pairs of view embeddings that the layout compares."""
 
     def pad_negatives_like_views(self, negatives: Tensor) -> Tensor:
         """Pad additional negatives, (k, d), as the layout pads view embeddings."""
@@ -467,7 +467,7 @@ class Cross(Layout):
         )
 
     def __call__(self, *views: Tensor) -> list[Block]:
-        """Return one block, (n, n), or (n, k) against k prototypes."""
+        """Return one block of compared pairs, (n, n), or (n, k) if the columns are k prototypes."""
         check(len(views) == 2, f"views: must be 2 for the cross layout, got {len(views)}.")
         z0, z1 = views
         z1 = z1.detach() if self.stop_gradient else z1
@@ -524,7 +524,7 @@ class Joint(Layout):
         return [Block(_build_joint_pattern(views[0].shape[0], len(views), self.candidates, z.device), z, z)]
 
     def infer_view_sizes(self, similarity_shape: tuple[int, int], num_items: int | None) -> tuple[int, ...]:
-        """Return the view sizes, assuming two views if `num_items` is None."""
+        """Return each view's number of items, assuming two views if `num_items` is None."""
         rows, columns = similarity_shape
         size = rows // 2 if num_items is None else num_items
         good = rows == columns and size > 0 and rows % size == 0
@@ -581,7 +581,7 @@ class AllViewPairs(Layout):
     traits = LayoutTraits(takes_all_views=True)
 
     def __call__(self, *views: Tensor) -> list[Block]:
-        """Return a block for each pair of views, (n, n)."""
+        """Return one block, (n, n), for each unordered pair of views."""
         return _build_view_pair_blocks(self, views, combinations(views, 2))
 
 
@@ -601,7 +601,7 @@ class CoreViewPairs(Layout):
     traits = LayoutTraits(takes_all_views=True)
 
     def __call__(self, *views: Tensor) -> list[Block]:
-        """Return a block for each pair of the first view and another one, (n, n)."""
+        """Return one block, (n, n), for each pair of the first view and another one."""
         return _build_view_pair_blocks(self, views, ((views[0], other) for other in views[1:]))
 
 

@@ -246,17 +246,17 @@ class Loss(nn.Module, ABC):
             return {name: value.item() for name, value in self.compute_terms_by_name(*views, **options).items()}
 
     def plan(self, *views: Tensor, **options: CallOptionValue) -> Tensor:
-        """Return the solved plan, (N, M), of the first block of pairs."""
+        """Return the solved plan, (N, M), of the layout's first block of pairs."""
         with torch.no_grad():
             return next(self.iterate_plans_with_targets(*views, **options)).plan.dense()
 
     def target_plan(self, *views: Tensor, **options: CallOptionValue) -> Tensor:
-        """Return the target plan, (N, M), of the first block of pairs."""
+        """Return the target plan, (N, M), of the layout's first block of pairs."""
         with torch.no_grad():
             return next(self.iterate_plans_with_targets(*views, **options)).target.dense()
 
     def plot(self, *views: Tensor, **options: CallOptionValue) -> Figure:
-        """Plot the solved and the target plan of the first block of pairs.
+        """Plot the solved and the target plan of the layout's first block of pairs.
 
         Raises:
             UsageError: matplotlib is not installed; or as in the call.

@@ -79,7 +79,7 @@ class TemperatureSchedule(NonDefaultsReprMixin, RampSchedule):
 @keep_deprecated_attributes(every="steps_between_changes")
 @dataclass(frozen=True, repr=False)
 class Tighten(NonDefaultsReprMixin):
-    """Constraint schedule from `Rows` to `Balanced` with 1, 2, 4, 8 iterations.
+    """Constraint schedule: `Rows`, then `Balanced` with 1, 2, 4 and 8 Sinkhorn iterations.
 
     Args:
         steps_between_changes: number of steps with each constraint, at least 1; the last one stays.

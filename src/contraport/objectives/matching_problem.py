@@ -27,10 +27,10 @@ from contraport.objectives.inputs import (
     CallInputs,
     ExtraNegatives,
     as_distinct_views,
+    as_masked_vector_sets,
     check_views,
     parse_call_inputs,
     parse_extra_negatives,
-    zero_vectors_outside_mask,
 )
 from contraport.objectives.layouts import Block, Layout, LayoutTraits
 from contraport.objectives.targets import Matrix, PairList, Target, TargetPlan
@@ -45,7 +45,7 @@ OPTION_NAMES_COMPARED_BEFORE_GATHER = (
 
 
 class BlockWithTargetPlan(NamedTuple):
-    """Pairs compared from rows to columns, with target plan and row weights.
+    """Block of compared pairs in one direction, with its target plan and row weights.
 
     Attributes:
         block: Compared pairs, (N, M).
@@ -85,7 +85,7 @@ class MatchingProblem:
     weights_from_plan: WeightsFromPlan | None
 
     def gather_items_of_all_processes(self, kernel: Kernel) -> MatchingProblem:
-        """Gather the matching problem of the items of all processes.
+        """Return the matching problem over the items of all processes, which are gathered.
 
         Raises:
             UsageError: processes give different options, or one of them rejected its inputs.
@@ -167,8 +167,8 @@ class MatchingProblem:
             remaining.append(block.select_rows_and_columns(rows, columns))
         return remaining
 
-    def build_target_plans_by_direction(self, block: Block) -> list[BlockWithTargetPlan]:
-        """Build the target plans for a block's rows and, if bidirectional, its columns."""
+    def build_directions(self, block: Block) -> list[BlockWithTargetPlan]:
+        """Build the block and target plan of each direction: rows to columns and, if bidirectional, back."""
         attributes, target, negatives = self.inputs.attributes, self.target, self.negatives
         weights, ids = attributes.get("weights"), attributes.get("ids")
         if ids is not None:
@@ -241,7 +241,7 @@ def build_local_problem(
         options["weights"] = weights_from_plan.batch_item_weights
     target = target if own_target is None else convert_matrix_or_pairs_to_target(own_target)
     if traits.shared_columns:
-        views = zero_vectors_outside_mask(views, masks) if sets else views
+        views = as_masked_vector_sets(views, masks) if sets else views
         check_views(views, shared_columns=True, sets=sets)
         for name, value in {"present": options.pop("present", None), "similarities": similarities}.items():
             check(value is None, f"{name}: cannot be combined with shared columns, which are not items.", "conflict")
@@ -250,7 +250,7 @@ def build_local_problem(
         if similarities is not None:
             views = _build_zero_views(layout, views, options, similarities)
         views = as_distinct_views(views)
-        views = zero_vectors_outside_mask(views, masks) if sets else views
+        views = as_masked_vector_sets(views, masks) if sets else views
     inputs = parse_call_inputs(views, options, options.get("present"), sets=sets)
     if not traits.shared_columns:
         matched = len(inputs.views) > 1 and inputs.num_first_view_items is None

@@ -171,7 +171,7 @@ class Objective(Loss):
         return (self.constraint, self.target, self.divergence, self.penalties) == (Rows(), Pairs(), KL(), {})
 
     def mutual_information_bound(self, value: float | Tensor) -> float | None:
-        """Return the lower bound on mutual information that `value` implies, or None.
+        """Return the lower bound on mutual information by a value of InfoNCE, None for other losses.
 
         `value` is the InfoNCE loss of the last call. The bound is log k minus the value. k is the number of candidates
         among which an item's other view was classified, itself included; if the value sums over pairs of views, the
@@ -259,10 +259,10 @@ class Objective(Loss):
     def _build_problem(
         self, views: tuple[Tensor, ...], options: Mapping[str, CallOptionValue], reduction: str | None = None
     ) -> MatchingProblem:
-        """Check the loss arguments and build the matching problem of the batch."""
+        """Check the call, also for its loss if a reduction is given, and build its matching problem."""
         try:
             if reduction is not None:
-                self._check_no_unsupported_options(options, reduction)
+                self._check_loss_call(options, reduction)
             problem = build_local_problem(self.layout, self.target, views, options, sets=self.kernel.compares_sets)
         except Exception as error:
             # An error on this process must not leave the others waiting in a collective: it is reported, then raised.
@@ -270,8 +270,8 @@ class Objective(Loss):
             raise
         return problem.gather_items_of_all_processes(self.kernel)
 
-    def _check_no_unsupported_options(self, options: Mapping[str, CallOptionValue], reduction: str) -> None:
-        """Raise `UsageError` for options that a divergence or penalty does not support."""
+    def _check_loss_call(self, options: Mapping[str, CallOptionValue], reduction: str) -> None:
+        """Raise `UsageError` for a call whose plan can be inspected, but whose loss is not supported."""
         terms = (self.divergence, *self.penalties)
         if reduction not in ("mean", "none"):
             raise unknown_name_error("reduction", reduction, ("mean", "none"))
@@ -286,8 +286,8 @@ class Objective(Loss):
             raise UsageError(message, kind="not_differentiable")
 
     def _solve_block(self, problem: MatchingProblem, block: Block) -> list[PlanWithTarget]:
-        """Compute the plans of a block, from rows to columns and possibly back."""
-        directions, attributes = problem.build_target_plans_by_direction(block), problem.inputs.attributes
+        """Compute a block's plan from rows to columns and, if bidirectional, that from columns to rows."""
+        directions, attributes = problem.build_directions(block), problem.inputs.attributes
         forward, ids = directions[0].block, attributes.get("ids")
         marginals: LogMarginals | None = None
         if self.constraint.marginals == "weights":
@@ -316,19 +316,19 @@ class Objective(Loss):
             results.append(PlanWithTarget(side, target, plan, row_weights, ids))
         return results
 
-    def _normalize_weights_to_log_marginals(self, required_weights: Tensor | None, block: Block) -> LogMarginals:
+    def _normalize_weights_to_log_marginals(self, item_weights: Tensor | None, block: Block) -> LogMarginals:
         """Return normalized item weights of rows and columns as log marginals.
 
         Raises:
             UsageError: a weight is missing or not positive, or a column has no item.
         """
-        if required_weights is None or not bool((required_weights > 0).all()):
+        if item_weights is None or not bool((item_weights > 0).all()):
             message = f"weights: must be positive for each item, as they are the marginals of {self.constraint!r}."
             raise UsageError(message, kind="marginals")
         if block.pattern.num_extra_columns > 0:
             message = f"weights: cannot be the marginals of {self.constraint!r} for negatives or prototypes."
             raise UsageError(message, kind="columns")
-        log_weights = required_weights.to(block.compute_dtype).log()
+        log_weights = item_weights.to(block.compute_dtype).log()
         log_a, log_b = (log_weights[items] for items in block.pattern.items)
         return log_a.log_softmax(0), log_b.log_softmax(0)
 
@@ -419,7 +419,7 @@ class SumLoss(Loss):
 
     @property
     def last_plan_mass(self) -> float | None:
-        """Mean plan mass of the first objective in the last call, or None."""
+        """Mean mass of the first objective's plans in the last call, None if unknown."""
         return self._first_objective.last_plan_mass
 
     def compute_terms_by_name(self, *views: Tensor, **options: CallOptionValue) -> dict[str, Tensor]:

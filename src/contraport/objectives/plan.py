@@ -48,7 +48,7 @@ class Plan:
         column_potential: Log potential of each column, (M,); None is zero.
         cached_log_row_mass: Log mass of each row, (N,), if the solver computed it; else None.
         cached_log_column_mass: Log mass of each column, (M,), if the solver computed it; else None.
-        exact_axis: AxisName whose masses are its prescribed marginals by construction; None if there is none.
+        exact_axis: Axis whose masses are its prescribed marginals by construction; None if there is none.
         has_unit_mass: Whether the total mass is 1 by construction.
         log_marginals: Prescribed marginals log a, (N,), and log b, (M,); None is uniform.
         iterations: Number of Sinkhorn iterations, each a half-step on rows and one on columns; None without any.
@@ -385,7 +385,7 @@ class DensePlan(Plan):
 @keep_deprecated_attributes(u="missing_row_mass", v="column_shares")
 @dataclass(frozen=True, eq=False)
 class RoundedPlan:
-    """Plan that meets both marginals up to rounding errors, without gradient.
+    """Plan corrected to meet both marginals up to floating-point errors, without gradient.
 
     P_ij = scaled_ij + missing_row_mass_i * column_shares_j.
 

@@ -66,7 +66,7 @@ class Labels(Target):
 @keep_deprecated_attributes(numbers="content_ids")
 @dataclass(frozen=True, eq=False, repr=False)
 class DuplicateGroups(Target):
-    """Target whose positives are the views of items that share content.
+    """Target whose positives are all views of an item and of the items with equal content.
 
     Each row has mass 1/N, divided equally.
 

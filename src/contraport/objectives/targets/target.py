@@ -117,7 +117,8 @@ class Target(BooleanFieldCheckMixin, ABC):
 
     Attributes:
         positives_from_views: Whether the views of an item are its positives, so that several views are needed.
-        fills_all_rows: Whether every row has target mass if all views are present.
+        fills_all_rows: Whether no row needs a weight if all views are present, as each has target mass, or as the
+            total mass is 1 in any case.
     """
 
     positives_from_views: ClassVar[bool] = False
@@ -130,7 +131,7 @@ class Target(BooleanFieldCheckMixin, ABC):
 
     @abstractmethod
     def __call__(self, block: Block, attributes: Attributes) -> TargetPlan:
-        """Return the target plan, whose mass is the share of rows with positives."""
+        """Return the target plan, of total mass equal to the share of rows with positives."""
 
     def for_transposed_block(self) -> Target:
         """Return the target of a block with its rows and columns exchanged."""
@@ -271,7 +272,7 @@ class DenseTargetPlan(TargetPlan):
 
 @dataclass(frozen=True, eq=False)
 class PiecewiseConstantTargetPlan(TargetPlan):
-    """Target plan that is piecewise constant up to a factor for each row.
+    """Target plan that is constant on sets of pairs, up to a factor for each row.
 
     The plan is p_ij = r_i sum_k level_k [(i, j) in set k].
 
@@ -360,7 +361,7 @@ class Pairs(Target):
 
 
 def _build_positives_target(pattern: PairPattern, dtype: torch.dtype) -> SparseTargetPlan:
-    """Build the sparse target plan with equal mass on each row's positives."""
+    """Build the sparse target plan of row masses 1/N, each divided equally among the row's positives."""
     (rows, columns), n = pattern.positives, pattern.shape[0]
     values = torch.full((len(rows),), 1 / n, dtype=dtype, device=rows.device)
     if pattern.one_positive_per_row:
