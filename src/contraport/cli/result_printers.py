@@ -110,7 +110,9 @@ def print_duplicate_groups(groups: DuplicatesResult) -> None:
 
     for number, group in enumerate(groups[:MAX_GROUPS_PRINTED], start=1):
         print(f"group {number}: {pluralize(len(group.names), 'item')}")
-        for position, title in zip(group.positions, group.list_first_titles(MAX_SHOWN_NAMES_PER_GROUP), strict=False):
+        for position, title in zip(
+            group.positions, group.list_names_and_descriptions(MAX_SHOWN_NAMES_PER_GROUP), strict=False
+        ):
             print(f"    {title} (position {position})")
         if len(group.names) > MAX_SHOWN_NAMES_PER_GROUP:
             print(f"    ... and {len(group.names) - MAX_SHOWN_NAMES_PER_GROUP:,} more")

@@ -23,7 +23,7 @@ from contraport.similarity_search.nearest_rows import (
     evenly_spaced_indices,
     iter_normalized_blocks,
     top_scores_and_indices,
-    warn_of_pooled_sets,
+    warn_of_pooled_features,
 )
 from contraport.similarity_search.output_files import (
     MAX_SECTION_CARDS,
@@ -114,7 +114,7 @@ def cluster(arguments: dict[str, Any]) -> Clusters:
     limit = min(len(features), MAX_KMEANS_INIT_ITEMS)
     reason = "the number of items" if limit == len(features) else "the sample that finds the centers"
     check(options.k <= limit, f"k: must be at most {limit:,}, {reason}, got {options.k}.")
-    warn_of_pooled_sets(features.run)
+    warn_of_pooled_features(features.run)
     check_output_path("out", options.out, (".csv",), overwrite=options.overwrite)
     check_output_path("page", options.page, PAGE_SUFFIXES, overwrite=options.overwrite)
     labels, centers = _fit_labels_and_centers(features.features, options.k, device)
@@ -127,18 +127,19 @@ def cluster(arguments: dict[str, Any]) -> Clusters:
     if len(order) < options.k:
         log.info("Empty clusters: %s of %s, as too few items differ.", options.k - len(order), options.k)
     members = [np.flatnonzero(labels == number) for number in range(len(order))]
-    nearest = [
+    similarities_and_places = [
         top_scores_and_indices(center, features.features, MAX_SECTION_CARDS, candidate_rows=rows)
         for center, rows in zip(centers, members, strict=True)
     ]
     clusters = [
-        _summarize_cluster(features, *one) for one in zip(members, (places for _, places in nearest), strict=True)
+        _summarize_cluster(features, *one)
+        for one in zip(members, (places for _, places in similarities_and_places), strict=True)
     ]
     result = Clusters(labels, tuple(clusters))
     if options.out is not None:
         write_items_csv(options.out, features, "cluster", dict(enumerate(result.labels.tolist())))
     if options.page is not None:
-        _write_clusters_page(options.page, features, result, nearest)
+        _write_clusters_page(options.page, features, result, similarities_and_places)
     return result
 
 
@@ -177,11 +178,11 @@ def _summarize_cluster(features: Features, members: np.ndarray, nearest_rows: Te
 
 
 def _write_clusters_page(
-    path: str | Path, features: Features, result: Clusters, nearest: list[tuple[Tensor, Tensor]]
+    path: str | Path, features: Features, result: Clusters, similarities_and_places: list[tuple[Tensor, Tensor]]
 ) -> None:
     """Write the HTML page of the clusters with their most central items."""
     sections = []
-    for number, (one, (similarities, places)) in enumerate(zip(result.clusters, nearest, strict=True)):
+    for number, (one, (similarities, places)) in enumerate(zip(result.clusters, similarities_and_places, strict=True)):
         cards = [
             ItemCard(place, features.item_name_and_description(place), f"{similarity:.3f}")
             for place, similarity in zip(places.tolist(), similarities.tolist(), strict=True)

@@ -22,7 +22,7 @@ from contraport.similarity_search.nearest_rows import (
     ApproximateFeatureIndex,
     check_and_normalize_rows,
     load_or_build_index,
-    warn_of_pooled_sets,
+    warn_of_pooled_features,
     warn_of_slow_search,
 )
 from contraport.similarity_search.output_files import (
@@ -62,9 +62,9 @@ class DuplicateGroup(NamedTuple):
     names: tuple[str, ...]
     descriptions: tuple[str, ...] = ()
 
-    def list_first_titles(self, count: int) -> list[str]:
-        """List names and descriptions of at most `count` items of the group."""
-        names = self.names[:count]
+    def list_names_and_descriptions(self, max_count: int) -> list[str]:
+        """List names and descriptions of at most `max_count` items of the group."""
+        names = self.names[:max_count]
         described = zip(names, self.descriptions, strict=False)
         return [f"{name}: {text}" for name, text in described] if self.descriptions else list(names)
 
@@ -115,7 +115,7 @@ class DuplicatesResult(list[DuplicateGroup]):
         rows = []
         for number, group in enumerate(self, start=1):
             more = len(group.names) - MAX_SHOWN_NAMES_PER_GROUP
-            first = "; ".join(group.list_first_titles(MAX_SHOWN_NAMES_PER_GROUP)) + (
+            first = "; ".join(group.list_names_and_descriptions(MAX_SHOWN_NAMES_PER_GROUP)) + (
                 f" and {more:,} more" if more > 0 else ""
             )
             rows.append({"group": str(number), "items": str(len(group.names)), "names": first})
@@ -146,7 +146,7 @@ def duplicates(arguments: dict[str, Any]) -> DuplicatesResult:
     """
     options = DuplicateSearchOptions(**arguments)
     features, threshold = as_features(options.features), options.threshold
-    warn_of_pooled_sets(features.run)
+    warn_of_pooled_features(features.run)
     check_output_path("out", options.out, (".csv",), overwrite=options.overwrite)
     check_output_path("page", options.page, PAGE_SUFFIXES, overwrite=options.overwrite)
     nearest = _NearestTracker(len(features))
@@ -179,10 +179,12 @@ def duplicates(arguments: dict[str, Any]) -> DuplicatesResult:
     return result
 
 
-def _build_duplicate_groups(labels: np.ndarray, features: Features) -> list[DuplicateGroup]:
+def _build_duplicate_groups(group_labels: np.ndarray, features: Features) -> list[DuplicateGroup]:
     """Build the groups of two or more items, the largest first."""
-    order = np.argsort(labels, kind="stable")
-    groups = [part.tolist() for part in np.split(order, np.flatnonzero(np.diff(labels[order])) + 1) if len(part) > 1]
+    order = np.argsort(group_labels, kind="stable")
+    groups = [
+        part.tolist() for part in np.split(order, np.flatnonzero(np.diff(group_labels[order])) + 1) if len(part) > 1
+    ]
     groups.sort(key=lambda positions: (-len(positions), positions))
     texts = features.descriptions
     return [

@@ -74,7 +74,7 @@ def find_late_interaction(run: WritableRun) -> LateInteraction | None:
     return next(module for module in objective.modules() if isinstance(module, LateInteraction))
 
 
-def warn_of_pooled_sets(run: str | Path | None) -> None:
+def warn_of_pooled_features(run: str | Path | None) -> None:
     """Log a warning if a run compares vector sets, but its features are pooled.
 
     A run that was moved or removed passes: the features are all that is left of it.
@@ -177,7 +177,7 @@ class ApproximateFeatureIndex:
 
 
 def warn_of_slow_search(features: np.ndarray) -> None:
-    """Log a warning that recommends an index for more than a million rows."""
+    """Log a warning that an index is faster if there are more than a million rows."""
     if len(features) > SLOW_SEARCH_ROWS:
         option = format_options(index="FILE")
         log.warning("Searching all %s rows. An index is faster: %s builds it once.", f"{len(features):,}", option)
@@ -202,7 +202,7 @@ def load_or_build_index(features: np.ndarray, path: Path) -> ApproximateFeatureI
     else:
         check(not path.exists(), f"index: {path} exists and is not an index of features. Name another file.", "exists")
     check_creatable("index", path)
-    faiss_index = _build_index(faiss, features)
+    faiss_index = _build_ivf_index(faiss, features)
     with translate_write_errors("index", path):
         with atomic_write(path) as temporary:
             try:
@@ -216,8 +216,8 @@ def load_or_build_index(features: np.ndarray, path: Path) -> ApproximateFeatureI
     return ApproximateFeatureIndex(faiss_index, features)
 
 
-def _build_index(faiss: Any, features: np.ndarray) -> Any:
-    """Build a faiss index of features normalized to unit length."""
+def _build_ivf_index(faiss: Any, features: np.ndarray) -> Any:
+    """Build an approximate (IVF) faiss index of rows scaled to unit length."""
     items, width = features.shape
     cells = max(1, min(round(4 * math.sqrt(items)), items // 39))  # faiss requires 39 training rows a cell
     faiss_index = faiss.index_factory(width, f"IVF{cells},SQ8", faiss.METRIC_INNER_PRODUCT)

@@ -47,7 +47,7 @@ from contraport.similarity_search.nearest_rows import (
     find_late_interaction,
     load_or_build_index,
     top_scores_and_indices,
-    warn_of_pooled_sets,
+    warn_of_pooled_features,
     warn_of_slow_search,
 )
 from contraport.similarity_search.output_files import (
@@ -131,7 +131,7 @@ def neighbors(arguments: dict[str, Any]) -> NearestItems:
     """
     options = NeighborSearchOptions(**arguments)
     features, device = as_features(options.features), resolve_device(options.device)
-    warn_of_pooled_sets(features.run)
+    warn_of_pooled_features(features.run)
     check_output_path("page", options.page, PAGE_SUFFIXES, overwrite=options.overwrite)
     position = _find_query_position(options.query, features)
     if position is not None:
@@ -177,11 +177,11 @@ def search(arguments: dict[str, Any]) -> NearestItems:
         view = others[0] if options.view is None else model.view_names[model.view_index(options.view)]
         if kernel is not None:
             return _nearest_items_by_sets(options, run, model, kernel, query_view, view)
-        features = _embed_items(run, options, view)
+        features = _embed_run_items(run, options, view)
     else:
-        warn_of_pooled_sets(run.path)
+        warn_of_pooled_features(run.path)
     query = _embed_query(options, features, run, query_view, resolve_device(options.device))
-    bonuses = _find_bonuses_by_training_count(options.popularity, run, model, features)
+    bonuses = _compute_popularity_bonuses(options.popularity, run, model, features)
     nearest = _find_nearest_items(options, features, query, bonuses=bonuses)
     result = NearestItems(nearest, _format_query_title(options.query))
     _write_page_if_set(
@@ -190,10 +190,8 @@ def search(arguments: dict[str, Any]) -> NearestItems:
     return result
 
 
-def _find_bonuses_by_training_count(
-    popularity: float, run: WritableRun, model: Model, features: Features
-) -> Tensor | None:
-    """Return score bonuses that grow with items' numbers of training pairs, or None."""
+def _compute_popularity_bonuses(popularity: float, run: WritableRun, model: Model, features: Features) -> Tensor | None:
+    """Compute score bonuses that grow with items' numbers of training pairs, or return None if `popularity` is 0."""
     if popularity == 0:
         return None
     settings, loader = run.settings(), SplitLoader(run.settings(), model)
@@ -240,11 +238,11 @@ def _nearest_items_by_sets(
         # As in the loss, where the vectors of the earlier view look for their match in those of the later one.
         return kernel.similarities(query, sets).T if is_query_first else kernel.similarities(sets, query)
 
-    compared = _embed_items(run, options, view, compare)
-    bonuses = _find_bonuses_by_training_count(options.popularity, run, model, compared)
+    compared = _embed_run_items(run, options, view, compare)
+    bonuses = _compute_popularity_bonuses(options.popularity, run, model, compared)
     scores = torch.from_numpy(compared.features[:, 0])
     similarities, places = (scores if bonuses is None else scores + bonuses).sort(descending=True, stable=True)
-    nearest = _list_neighbors(compared, similarities[: options.top], places[: options.top])
+    nearest = _build_neighbors(compared, similarities[: options.top], places[: options.top])
     result = NearestItems(nearest, _format_query_title(options.query))
     _write_page_if_set(options.page, compared, result, measure="similarity by their sets of vectors")
     return result
@@ -274,12 +272,12 @@ def _find_nearest_items(
     similarities, places = top_scores_and_indices(
         query_vector, features.features, count, candidate_rows=candidate_rows, bonuses=bonuses
     )
-    nearest = _list_neighbors(features, similarities, places)
+    nearest = _build_neighbors(features, similarities, places)
     return [near for near in nearest if near.position != exclude][: options.top]
 
 
-def _list_neighbors(features: Features, similarities: Tensor, positions: Tensor) -> list[Neighbor]:
-    """Return a `Neighbor` for each position, with its similarity."""
+def _build_neighbors(features: Features, similarities: Tensor, positions: Tensor) -> list[Neighbor]:
+    """Build a `Neighbor` for each position, with its similarity."""
     return [
         Neighbor(
             position,
@@ -405,11 +403,11 @@ def _load_text_or_file_query(
     if len(model.shapes) == 1 and model.shapes[0] == TEXT_SHAPE and (is_chosen or not _has_image_or_npy_suffix(query)):
         return from_arrays([query], name="query", argument="query")
     if _is_existing_path(query):
-        return _load_query_file_as_dataset(Path(query), model)
+        return _load_item_file(Path(query), model)
     raise _unknown_query_error(query, features_for_error)
 
 
-def _load_query_file_as_dataset(path: Path, model: Model) -> Dataset:
+def _load_item_file(path: Path, model: Model) -> Dataset:
     """Load an image or `.npy` file as a dataset of one item."""
     check_regular_file("query", path)
     if path.suffix == ".npy":
@@ -432,7 +430,7 @@ def _load_query_file_as_dataset(path: Path, model: Model) -> Dataset:
 
 
 def _read_features_unless_run(options: ItemSearchOptions) -> Features | None:
-    """Return the features to search, or None if `features` is a run."""
+    """Return the features to search, or None if the option `features` names a run."""
     source = options.features
     if isinstance(source, Run) or (isinstance(source, str | Path) and Path(source).is_dir()):
         path = as_run_folder(source).path
@@ -468,7 +466,7 @@ def _resolve_query_view(options: ItemSearchOptions, model: Model) -> str:
     return fitting[0]
 
 
-def _embed_items(
+def _embed_run_items(
     run: WritableRun, options: ItemSearchOptions, view: str, compute_features: Callable[..., Tensor] | None = None
 ) -> Features:
     """Return features of one view of the run's items."""

@@ -90,7 +90,7 @@ def write_cards_page(
         "search.html.j2",
         "contraport.similarity_search",
         title=title,
-        lead=lead if pictures or not items or _has_text_items(features) else f"{lead} {NO_PICTURES_NOTE}",
+        lead=lead if pictures or not items or _run_embeds_texts(features.run) else f"{lead} {NO_PICTURES_NOTE}",
         sections=sections,
         pictures=pictures,
         short_names=equally_long_suffixes_by_path(card.name for section in sections for card in section.cards),
@@ -100,10 +100,10 @@ def write_cards_page(
         write_text(Path(path), html)
 
 
-def _has_text_items(features: Features) -> bool:
-    """Return whether the items are texts, according to the run that embedded them."""
+def _run_embeds_texts(run: str | None) -> bool:
+    """Return whether all views of a run are texts, or False if there is no such run."""
     try:
-        shapes = [] if features.run is None else WritableRun(features.run).model_config()["shapes"]
+        shapes = [] if run is None else WritableRun(run).model_config()["shapes"]
     except (UsageError, OSError, KeyError):
         return False
     return len(shapes) > 0 and not any(shapes)
@@ -114,17 +114,17 @@ def _picture_uris_by_item(features: Features, items: Sequence[int | Path]) -> di
     pictures: dict[int | Path, str] = {}
     for item in dict.fromkeys(items):
         file = item if isinstance(item, Path) else None if features.keys is None else Path(str(features.keys[item]))
-        picture = None if file is None else _find_file_picture_uri(file)
+        picture = None if file is None else _encode_thumbnail_uri(file)
         if picture is not None:
             pictures[item] = picture
     rest = [item for item in items if isinstance(item, int) and item not in pictures]
     if rest and features.run is not None:
-        pictures |= _training_picture_uris_by_item(features, rest)
+        pictures |= _run_picture_uris_by_item(features, rest)
     return pictures
 
 
-def _find_file_picture_uri(file: Path) -> str | None:
-    """Load an image file as a small data URI, or None if unreadable."""
+def _encode_thumbnail_uri(file: Path) -> str | None:
+    """Encode a thumbnail of an image file as a data URI, or return None if the file is unreadable."""
     try:
         check_regular_file("page", file)
         with Image.open(file) as image:
@@ -137,8 +137,8 @@ def _find_file_picture_uri(file: Path) -> str | None:
         return None
 
 
-def _training_picture_uris_by_item(features: Features, items: Sequence[int]) -> dict[int | Path, str]:
-    """Load the images of some training or test items as data URIs, by item."""
+def _run_picture_uris_by_item(features: Features, items: Sequence[int]) -> dict[int | Path, str]:
+    """Encode images of items from the data of the run that embedded them as data URIs, by item."""
     pictures: dict[int | Path, str] = {}
     try:
         settings = Run(str(features.run)).settings().replace_unchecked(sample_weight=None)
