@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @keep_deprecated_attributes(energy="trace")
 @dataclass(frozen=True, eq=False)
 class ContrastiveCovariance:
-    """Contrastive covariance of two views with its eigenvalues and eigenvectors.
+    """Weighted covariance of the differences of negatives minus that of positives, with its eigenvectors.
 
     Attributes:
         matrix: the covariance, (d, d), symmetric, indefinite, in squared units of the data.
@@ -48,7 +48,7 @@ class ContrastiveCovariance:
 
     @property
     def trace(self) -> float:
-        """Trace of the covariance, which is the contrastive energy of the views."""
+        """Trace of the covariance, which is the energy that the encoder of alpha-CL maximizes."""
         return float(self.matrix.trace())
 
     def figure(self) -> Figure:
@@ -192,7 +192,7 @@ class _CosineCostWithPairOffsetsByOneHot(nn.Module):
 
 
 def _build_negated_energy(pair_weights: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """Build the alpha-CL loss, the negative energy for fixed pair weights."""
+    """Build the loss of alpha-CL for fixed pair weights, which is minus the energy."""
     rows, columns, n = pair_weights.sum(1), pair_weights.sum(0), len(pair_weights) // 2
 
     def negated_energy(z0: Tensor, z1: Tensor) -> Tensor:
@@ -253,7 +253,7 @@ class LinearEncoderResult:
     principal_angles_by_iteration: Tensor
 
     def figure(self) -> Figure:
-        """Draw the relative energy gap and the largest principal angle by iteration."""
+        """Draw the energy's relative gap to its maximum and the largest angle to the top eigenvectors, by iteration."""
         figure, (left, right) = create_panels(2)
         left.semilogy(1 - self.energy_by_iteration / self.max_energy, color=BLUE)
         left.set(title="energy below the sum of the top eigenvalues", xlabel="iteration", ylabel="relative gap")
@@ -350,7 +350,7 @@ class DeepLinearResult:
     filter_norm_deviation: float
 
     def figure(self) -> Figure:
-        """Draw the energy, and the rank and alignment of the layers."""
+        """Draw the energy of the embeddings, and the rank and alignment of the layers, by iteration."""
         figure, (left, middle, right) = create_panels(3)
         left.plot(self.energy_by_iteration, color=BLUE)
         left.axhline(self.max_energy, color=GREY, linestyle="--", label="largest eigenvalue")

@@ -101,11 +101,11 @@ def compute_noise_and_mixup_targets(
     # Mean squared displacement by mixup along each coordinate.
     moved = [2 * mixup_fraction**2 * (data.centers.var(0, correction=0) + float(sigma) ** 2) for data in mixtures]
     noise = [
-        _unit_mass_neighbor_plan(data.x, Gibbs("sqeuclidean", 2 * float(m.mean())))
+        _compute_soft_neighbor_plan(data.x, Gibbs("sqeuclidean", 2 * float(m.mean())))
         for data, m in zip(mixtures, moved, strict=True)
     ]
     mixup = [
-        _unit_mass_neighbor_plan(data.x, Gibbs(_build_mixup_cost_function(data.centers, sigma, mixup_fraction), 1.0))
+        _compute_soft_neighbor_plan(data.x, Gibbs(_build_mixup_cost_function(data.centers, sigma, mixup_fraction), 1.0))
         for data in mixtures
     ]
     same = mixtures[0].component_indices[:, None] == mixtures[0].component_indices
@@ -138,6 +138,6 @@ def _build_mixup_cost_function(centers: Tensor, sigma: float, fraction: float) -
     return cost
 
 
-def _unit_mass_neighbor_plan(x: Tensor, kernel: Gibbs) -> Tensor:
-    """Return a kernel matrix, (n, n), with row sums 1/n and zero diagonal."""
+def _compute_soft_neighbor_plan(x: Tensor, kernel: Gibbs) -> Tensor:
+    """Compute the kernel matrix of all pairs, (n, n), with zero diagonal and each row scaled to a sum of 1/n."""
     return Objective(WithinView(), Gibbs("sqeuclidean"), Rows(), SoftNeighbors(x, kernel), KL()).target_plan(x)

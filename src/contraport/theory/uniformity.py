@@ -114,7 +114,7 @@ class UniformPoints:
     deviation_from_optimum: float | None
 
     def figure(self) -> Figure:
-        """Draw 2-D points, or else the uniformity curve, beside the matrix of cosines."""
+        """Draw the points, or the uniformity by iteration if they are not 2-D, beside the matrix of cosines."""
         figure, (left, right) = create_panels(2)
         points = self.points
         if points.shape[1] == 2:
