@@ -828,7 +828,7 @@ def dhel(temperature: TemperatureLike = 0.3) -> Loss:
     r" + \sum_v \log \sum_{j \neq i} e^{\cos(z^v_i, z^v_j)/\tau}\Big]",
 )
 def mv_dhel(temperature: TemperatureLike = 0.3) -> Loss:
-    """MV-DHEL: DHEL for any number of views, with one logarithm per item.
+    """MV-DHEL: DHEL for any number of views; the attraction is the log of a sum over all view pairs of an item.
 
     The value can be negative.
 
@@ -948,7 +948,7 @@ def hard_negative(temperature: TemperatureLike = 0.5, beta: float = 1.0, prior: 
     r"\mathrm{KL}(\tilde P \mid P),\; \tilde P_{ij} = \tfrac1{2n} \mathrm{softmax}_j(g_{ij}/\tau_t),\; i \neq j",
 )
 def x_clr(temperature: TemperatureLike = 0.1, teacher_temperature: float = 0.1) -> Loss:
-    """X-CLR: NT-Xent with soft targets from a teacher's similarities (``features=``).
+    """X-CLR: NT-Xent with soft targets from the similarities of a teacher's embeddings (``features=``).
 
     Args:
         temperature: in units of the cosine.
@@ -969,7 +969,7 @@ def x_clr(temperature: TemperatureLike = 0.1, teacher_temperature: float = 0.1) 
     r"\text{InfoNCE over } j = i \text{ or } g_{ij} \leq g_{ii} - m,\; g \text{ a teacher's cosine}",
 )
 def guided(temperature: TemperatureLike = 0.1, margin: float = 0.0, layout: str = "cross") -> Loss:
-    """GISTEmbed: InfoNCE without negatives that a teacher (``features=``) rates above the positive.
+    """GISTEmbed: InfoNCE without negatives that a teacher's embeddings (``features=``) rate above the positive.
 
     The paper's loss goes in one direction, and has the pairs within each view in the same denominator.
 
@@ -991,9 +991,9 @@ def guided(temperature: TemperatureLike = 0.1, margin: float = 0.0, layout: str 
     r"\log\Big(1 + \sum_{y_i > y_j} e^{(s_{jj} - s_{ii})/\tau}\Big)",
 )
 def cosent(temperature: TemperatureLike = 0.05) -> Loss:
-    """CoSENT: ranks pairs by similarity in the order of their grades (``weights=``).
+    """CoSENT: ranks the similarities of pairs in the order of their target scores (``weights=``).
 
-    The weights are the target scores, of which only the order counts. Items are not negatives of each other.
+    Only the order of the scores counts. Items are not negatives of each other.
 
     Args:
         temperature: in units of the cosine.
@@ -1012,9 +1012,9 @@ def cosent(temperature: TemperatureLike = 0.05) -> Loss:
     r"\text{as cosent, with } s = |\cos(e^{-i\pi/4} z, z')|,\; z \in \mathbb{C}^{d/2}",
 )
 def angle(temperature: TemperatureLike = 0.0354) -> Loss:
-    """AnglE: CoSENT with angles between complex embeddings (``weights=``).
+    """AnglE: CoSENT with angles between complex embeddings; ``weights=`` are the pairs' target scores.
 
-    The weights are the target scores. The paper adds it to `cosent` and to InfoNCE, which `SumLoss` does.
+    The paper adds it to `cosent` and to InfoNCE, which `SumLoss` does.
 
     Args:
         temperature: in units of the cosine of the turned embeddings, the paper's 0.05 over the square root of 2.
@@ -1035,7 +1035,7 @@ def angle(temperature: TemperatureLike = 0.0354) -> Loss:
     r"\mathrm{mean}_j e^{s_{ij}/\tau}",
 )
 def sog_clr(temperature: TemperatureLike = 0.1, items: int = 1 << 17, momentum: float = 0.1) -> Loss:
-    """SogCLR for small batches: DCL with a moving average of each item's denominator (``ids=``).
+    """SogCLR for small batches: decoupled loss with a moving average of each item's denominator, kept by ``ids=``.
 
     Args:
         temperature: in units of the cosine.
