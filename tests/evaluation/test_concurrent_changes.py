@@ -43,7 +43,7 @@ def test_rejects_a_model_that_changes_during_the_evaluation(
         if pending:
             pending.clear()
             torch.manual_seed(1)
-            run.save_model_and_delete_old_evaluations(Model("mlp", [(6,)]), epochs=4)
+            run.save_model_and_delete_stale_evaluations(Model("mlp", [(6,)]), epochs=4)
 
     def load_and_change_model(run: WritableRun, **options: Any) -> Model:
         loaded = load_model(run, **options)

@@ -148,7 +148,7 @@ def test_run_that_stopped_early_is_complete_and_can_be_continued(tmp_path: Path)
     run = train(tmp_path, epochs=9, early_stopping=spec)
     assert [row["epoch"] for row in run.metrics_rows() if "recall@1" in row] == [1, 2, 3]
     assert as_run_folder(run).saved_model_epoch() == 3
-    assert as_run_folder(run).saved_model_epoch_warning() is None
+    assert as_run_folder(run).outdated_model_warning() is None
     weights = as_run_folder(run).last_checkpoint.read_bytes()
     resumed = train(tmp_path, resume=True)
     assert as_run_folder(resumed).saved_model_epoch() == 3

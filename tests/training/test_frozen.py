@@ -109,7 +109,7 @@ def test_run_is_compared_with_its_initial_encoder(images: Dataset, initial_run: 
     result = contraport.evaluate(run, **evaluation_options)
     assert list(result["rows"]) == ["raw", "given", "trained"]
     assert "given" in result["differences"]
-    as_run_folder(run).save_model_and_delete_old_evaluations(
+    as_run_folder(run).save_model_and_delete_stale_evaluations(
         Model.from_pretrained(as_run_folder(run).initial_path), epochs=2
     )
     rows = contraport.evaluate(run, **evaluation_options)["rows"]

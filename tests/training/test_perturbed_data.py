@@ -23,14 +23,14 @@ OPTIONS: dict[str, Any] = {
 
 def test_mismatches_are_saved_and_unchanged_on_resume(tmp_path: Path) -> None:
     run = train(**OPTIONS, mismatch=0.2, out=tmp_path / "run")
-    partners = as_run_folder(run).mismatched_partner_indices()
+    partners = as_run_folder(run).partners_after_mismatch()
     assert len(partners) == 200
     assert int((partners != np.arange(200)).sum()) == 40
     longer = train(resume=True, epochs=2, out=tmp_path / "run", progress=False)
-    assert np.array_equal(as_run_folder(longer).mismatched_partner_indices(), partners)
+    assert np.array_equal(as_run_folder(longer).partners_after_mismatch(), partners)
     clean = train(**OPTIONS, out=tmp_path / "clean")
     with raises_usage_error("run.missing_file", "mismatched.npz"):
-        as_run_folder(clean).mismatched_partner_indices()
+        as_run_folder(clean).partners_after_mismatch()
     assert clean.metrics_rows()[-1]["loss"] != run.metrics_rows()[-1]["loss"]
 
 

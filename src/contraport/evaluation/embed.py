@@ -161,7 +161,7 @@ def _embed_to_file(options: EmbedOptions, out: Path, output_function: Callable[.
         check_output_file("out", file, overwrite=options.overwrite)
     run = as_run_folder(options.run)
     settings, model = run.settings(), run.model(trust_remote_code=options.trust_remote_code)
-    if warning := run.saved_model_epoch_warning():
+    if warning := run.outdated_model_warning():
         log.warning("%s", warning)
     whole, view = model, None
     if options.view is not None:

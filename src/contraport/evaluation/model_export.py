@@ -71,7 +71,7 @@ def export(arguments: dict[str, Any]) -> Path:
     else:
         run = as_run_folder(options.run)
         model = run.model(trust_remote_code=options.trust_remote_code)
-        if warning := run.saved_model_epoch_warning():
+        if warning := run.outdated_model_warning():
             log.warning("%s", warning)
     model = model if options.view is None else model.to_single_view(options.view)
     model = model if options.dims is None else model.truncate(options.dims)

@@ -67,7 +67,7 @@ def build_data_and_model_notes(
 ) -> list[str]:
     """Return notes on limits of the data, the model and the audit."""
     run = loaded.run_folder
-    notes = [*loaded.data_notes, *filter(None, [run.saved_model_epoch_warning()])]
+    notes = [*loaded.data_notes, *filter(None, [run.outdated_model_warning()])]
     if loaded.evaluate_options.checkpoints == "all" and not find_checkpoints_by_epoch(run, before_epoch=None):
         notes.append(f"{run.path} has no intermediate checkpoints; only its last model was evaluated.")
     if unknown := sorted(run.config().keys() - RECORDED_OPTIONS_BY_NAME.keys()):

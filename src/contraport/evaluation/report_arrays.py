@@ -187,7 +187,7 @@ def collect_worst_pair_arrays(run: WritableRun, train: Dataset) -> ArraysByName:
     if len(pair_scores) != len(train) or len(train.shapes) != 2:
         return {}
     if run.mismatched_path.exists():
-        train = replace_views_after_first(train, torch.from_numpy(run.mismatched_partner_indices()))
+        train = replace_views_after_first(train, torch.from_numpy(run.partners_after_mismatch()))
     worst = np.argsort(pair_scores, kind="stable")[:MAX_SAVED_WORST_ITEMS]
     better = np.where(partners[worst] < 0, worst, partners[worst])
     first, second = make_item_previews_per_view(train, torch.from_numpy(worst), LISTED_THUMBNAIL_SIDE_PIXELS)

@@ -245,7 +245,7 @@ class Run:
         return self._read_file(self.path / "pairs.npz", read_run_arrays)
 
     def view_scores(self) -> dict[str, np.ndarray]:
-        """Read the scores of three or more views from the latest audit during training.
+        """Read the view scores from the latest audit during training, of a run with three or more views.
 
         The number of items is `n`, that of views `k`.
 
@@ -438,9 +438,9 @@ _EQUAL_LENGTH_PAGE_ARRAY_GROUPS = (
 """Groups of arrays of `samples.npz`, by name, that have the same length."""
 
 
-def read_page_arrays(npz_path: Path) -> dict[str, np.ndarray]:
+def read_page_arrays(samples_path: Path) -> dict[str, np.ndarray]:
     """Read a `samples.npz` and check that the report page can show it."""
-    arrays = read_run_arrays(npz_path)
+    arrays = read_run_arrays(samples_path)
 
     def require(condition: object, name: str, expected: str) -> None:
         if not condition:

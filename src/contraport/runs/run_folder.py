@@ -74,8 +74,8 @@ class ReplacedRunBackup:
         self._run = run
         self.path = run.path / ".replaced"
 
-    def check_path_kinds(self) -> None:
-        """Raise `UsageError` if an existing path is not the expected file or folder."""
+    def check_run_path_kinds(self) -> None:
+        """Raise `UsageError` if a path of the run is not a file or folder as expected."""
         run = self._run
         for path in (*run.possible_paths_besides_config, self.path):
             folder = path in run.possible_subfolders or path == self.path
@@ -92,7 +92,7 @@ class ReplacedRunBackup:
         with atomic_write(self.path / run.config_path.name) as copy:
             shutil.copyfile(run.config_path, copy)
 
-    def move_back_if_incomplete_or_delete_if_obsolete(self) -> None:
+    def undo_incomplete_or_delete_obsolete(self) -> None:
         """Undo an incomplete backup, or delete one that is no longer needed."""
         if self.is_complete() and self._run.last_checkpoint.exists():
             self.delete()
@@ -107,10 +107,10 @@ class ReplacedRunBackup:
         if self.is_complete() and not self._run.last_checkpoint.exists():
             delete_paths(self._run.possible_paths_besides_config)
             os.replace(self.path / self._run.config_path.name, self._run.config_path)
-        self.move_back_if_incomplete_or_delete_if_obsolete()
+        self.undo_incomplete_or_delete_obsolete()
 
     def delete(self) -> None:
-        """Delete the complete backup of the replaced run."""
+        """Delete the whole backup of the replaced run."""
         delete_paths(self.path / path.name for path in self._run.possible_paths_besides_config)
         shutil.rmtree(self.path)
 
@@ -233,9 +233,9 @@ class WritableRun(Run):
         """
         run = cls(path)
         run.check_accepts_new_run(overwrite=overwrite)
-        run.backup.move_back_if_incomplete_or_delete_if_obsolete()
+        run.backup.undo_incomplete_or_delete_obsolete()
         if run.config_path.exists():
-            run.backup.check_path_kinds()
+            run.backup.check_run_path_kinds()
             if run.backup.is_complete():  # the earlier replacement has no checkpoint: the backup is worth more than it
                 delete_paths(run.possible_paths_besides_config)
             else:
@@ -253,7 +253,7 @@ class WritableRun(Run):
         """Replace all rows of `metrics.jsonl`."""
         write_text(self.metrics_path, "".join(json.dumps(row) + "\n" for row in rows))
 
-    def save_model_and_delete_old_evaluations(
+    def save_model_and_delete_stale_evaluations(
         self, model: Model, *, epochs: int, planned_epochs: int | None = None
     ) -> None:
         """Write the trained model and its number of epochs, and delete outdated evaluations.
@@ -303,7 +303,7 @@ class WritableRun(Run):
 
         return read_run_file(self.trained_path, read)
 
-    def saved_model_epoch_warning(self) -> str | None:
+    def outdated_model_warning(self) -> str | None:
         """Return a warning if the saved model is outdated or its epoch unknown.
 
         It is outdated if the training was extended after saving.
@@ -346,7 +346,7 @@ class WritableRun(Run):
             return None
         return read_run_file(self.split_path, lambda path: SplitDigests.from_arrays(read_run_arrays(path)))
 
-    def mismatched_partner_indices(self) -> np.ndarray:
+    def partners_after_mismatch(self) -> np.ndarray:
         """Read the partner index of each training item, ``(n,)``, after deliberate mismatching.
 
         The partner is the item itself if its pair is correct.

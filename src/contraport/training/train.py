@@ -261,7 +261,7 @@ def _fit_and_save_model(
         epochs = loop.completed_epochs
         with stop_all_on_error():
             if is_main_process():
-                run.save_model_and_delete_old_evaluations(
+                run.save_model_and_delete_stale_evaluations(
                     with_merged_lora(components.module.model), epochs=epochs, planned_epochs=settings.epochs
                 )
         larger_patience = "early_stopping with a larger patience continues it"

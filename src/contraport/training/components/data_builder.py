@@ -183,7 +183,7 @@ def load_or_draw_mismatched_partners(
     # Features are cached per item, so that random views of two items cannot be paired.
     check(not frozen, f"mismatch: cannot be combined with {settings.freezing_cause} for random views.", "frozen")
     if run is not None and run.mismatched_path.exists():
-        return torch.from_numpy(run.mismatched_partner_indices())
+        return torch.from_numpy(run.partners_after_mismatch())
     return draw_mismatched_partners(dataset, mismatch, seed=settings.seed)
 
 
