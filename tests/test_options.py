@@ -124,6 +124,11 @@ def test_deprecated_flag_and_config_entry_work_with_one_line(
     assert "--patience" in record.getMessage()
 
 
+@pytest.mark.parametrize("words", [["--batch-size", "8"], ["--batch-size=8"]])
+def test_flag_with_dashes_is_read(words: list[str]) -> None:
+    assert parse_command_line(COMMAND, words, prog="learn") == {"batch_size": 8}
+
+
 def test_runs_and_suites_with_deprecated_names_are_read(tmp_path: Path) -> None:
     run = WritableRun.create(tmp_path / "run", {"data": "digits", "opt": "sgd", "items": 50, "weights": None})
     assert run.settings().optimizer == "sgd"

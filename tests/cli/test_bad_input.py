@@ -46,7 +46,7 @@ def reject(command: Command, folder: Path, *argv: str) -> str:
     ("argv", "code", "value"),
     [
         ("--epoch 3", "option.unknown", "'--epochs'"),
-        ("--batch-size 3", "option.unknown", "'--batch_size'"),
+        ("--batch-sise 3", "option.unknown", "'--batch_size'"),
         ("--learning_rate 3", "option.unknown", "'--lr'"),
         ("stray", "unexpected_argument", "'stray'"),
         ("--data a.npy b.npy", "unexpected_argument", "'b.npy'"),

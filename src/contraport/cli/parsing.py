@@ -47,7 +47,7 @@ def parse_command_line(command: Command[...], argv: Sequence[str], *, prog: str)
         UsageError: an unknown option or key (the message offers the nearest), or a value of the wrong type.
     """
     parser = _build_parser(command, prog, command.options_by_name)
-    argv = [parser.replace_deprecated_flag(word) for word in argv]
+    argv = [parser.normalize_flag(word) for word in argv]
     informative = [
         argument for argument in argv if argument.startswith(("--print_config", "--help")) or argument == "-h"
     ]
@@ -158,13 +158,18 @@ class _Parser(ArgumentParser):
                 content = yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True)
         return super().parse_string(content, *args, **kwargs)
 
-    def replace_deprecated_flag(self, word: str) -> str:
-        """Replace a deprecated option name in an argument such as ``--name=value``."""
-        match = re.match(r"--(\w+)", word)
-        if match is None or match[1] not in self.new_name_by_deprecated_name:
+    def normalize_flag(self, word: str) -> str:
+        """Replace dashes in an option name by underscores, and a deprecated name by its current one."""
+        match = re.match(r"--([\w-]+)", word)
+        if match is None:
             return word
-        warn_renamed(match[1], self.new_name_by_deprecated_name[match[1]])
-        return f"--{self.new_name_by_deprecated_name[match[1]]}{word[match.end() :]}"
+        name = match[1].replace("-", "_")
+        if name in self.new_name_by_deprecated_name:
+            warn_renamed(name, self.new_name_by_deprecated_name[name])
+            name = self.new_name_by_deprecated_name[name]
+        elif f"--{name}" not in self._option_string_actions:
+            return word  # reported as it was written
+        return f"--{name}{word[match.end() :]}"
 
     def merge_nested_flags(self, words: Sequence[str]) -> list[str]:
         """Merge flags such as ``--train.columns.views VALUE`` into one ``--train.columns={...}``.
