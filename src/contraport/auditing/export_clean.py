@@ -19,7 +19,7 @@ from contraport.auditing.result import Audit
 from contraport.data import Dataset
 from contraport.data.coupling_datasets import COUPLING_VIEW_NAMES
 from contraport.data.formats import array_files, coupling_folder, tables
-from contraport.data.formats.arrow_datasets import TableRows, infer_roles_from_values
+from contraport.data.formats.arrow_datasets import TableRows, infer_roles_from_rows
 
 FILE_STEM_BY_CLEANING: dict[Cleaning, str] = {"drop": "dropped", "repair": "repaired", "weigh": "weighed"}
 """Name of the written file, without its suffix, by the option that requests it."""
@@ -84,12 +84,12 @@ def write_clean_data(
     elif suffix in tables.TABLE_SUFFIXES:
         path, data = folder / f"{FILE_STEM_BY_CLEANING[cleaning]}{suffix}", Path(data)
         read = TableRows(tables.read_table(data, columns))
-        exploded, sources = read.explode_with_source_rows(infer_roles_from_values(read, columns, str(data)).views)
+        exploded, sources = read.explode_with_source_rows(infer_roles_from_rows(read, columns, str(data)).views)
         table = exploded.read()
         # Parsing a .csv and writing it would reformat untouched cells, so they are copied as text.
         source = tables.read_csv_as_text(data) if suffix == ".csv" else table
         edits = RowEdits.from_audit(result, cleaning, np.flatnonzero(np.isin(sources, rows)), len(table))
-        edited = tables.replace_view_columns(
+        edited = tables.select_rows_and_replace_view(
             table, source, columns, str(data), view=repaired_view,
             partner_rows=edits.partner_rows, kept_row_mask=edits.is_kept, old_path=data, new_path=path,
         )  # fmt: skip
@@ -148,7 +148,7 @@ def _write_cleaned_coupling_folder(
         for part, file in files.items():
             if part != "pairs":  # names of files are relative to the folder
                 same = np.arange(len(parsed[part]))
-                sources[part] = tables.replace_view_columns(
+                sources[part] = tables.select_rows_and_replace_view(
                     parsed[part], sources[part], None, str(file),
                     view=0, partner_rows=same, kept_row_mask=same >= 0, old_path=file, new_path=path / file.name,
                 )  # fmt: skip

@@ -14,7 +14,7 @@ from contraport._utils.formatting import format_flags, pluralize, to_file_name
 from contraport._utils.text_bytes import TEXT_SHAPE
 from contraport.data import Dataset, load
 from contraport.data.formats.column_roles import MAX_LISTED_COLUMNS
-from contraport.data.formats.tables import find_suggested_division
+from contraport.data.formats.tables import find_suggested_views
 from contraport.data.streams import Stream
 from contraport.encoders.efficientnet_lite0 import are_lite0_weights_installed
 from contraport.errors import check
@@ -113,14 +113,14 @@ def advise(arguments: dict[str, Any]) -> CommandAdvice:
 
 def _find_columns_as_views_note(arguments: dict[str, Any], options: AdviseOptions) -> str | None:
     """Return a note that the columns may be several views, or None."""
-    division = find_suggested_division(options.data, options.columns)
-    if division is None:
+    suggestion = find_suggested_views(options.data, options.columns)
+    if suggestion is None:
         return None
-    number = len(division.columns)
-    if not division.is_evident and (not options.wrong_pairs or number > MAX_LISTED_COLUMNS):
+    number = len(suggestion.columns)
+    if not suggestion.is_evident and (not options.wrong_pairs or number > MAX_LISTED_COLUMNS):
         return None
-    columns = {**(options.columns or {}), "views": division.views}
-    how = f"{len(division.views)} by their prefixes" if division.is_evident else "two, here one half of them each"
+    columns = {**(options.columns or {}), "views": suggestion.views}
+    how = f"{len(suggestion.views)} by their prefixes" if suggestion.is_evident else "two, here one half of them each"
     text = f"The {number} columns of numbers are read as one view. If they are {how}:"
     return f"{text}\n{advise(**arguments | {'columns': columns}).command}"
 

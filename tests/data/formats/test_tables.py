@@ -14,7 +14,7 @@ from contraport._utils.formatting import use_flag_style
 from contraport._utils.text_bytes import tensor_to_texts
 from contraport.data import from_arrays, load
 from contraport.data.formats import arrow_datasets, tables
-from contraport.data.formats.tables import read_table, replace_view_columns
+from contraport.data.formats.tables import read_table, select_rows_and_replace_view
 from contraport.data.views import Views
 
 
@@ -491,7 +491,7 @@ def test_text_columns_of_few_values_are_labels(tmp_path, caplog):
 
 
 def write_and_read_reversed_view(table, path, folder):
-    changed = replace_view_columns(
+    changed = select_rows_and_replace_view(
         table, table, None, str(path), view=1, partner_rows=np.arange(100)[::-1].copy(),
         kept_row_mask=np.ones(100, dtype=bool),
         old_path=path, new_path=folder / "there.csv",

@@ -88,10 +88,9 @@ class TableRows:
         return table.set_column(table.schema.get_field_index(name), name, texts.column(0))
 
     def known_empty_row_mask(self) -> np.ndarray:
-        """Return the mask of the rows that are known to be empty.
+        """Return the mask of empty rows, of which those in files are found only if they are texts.
 
-        In an empty row every column is missing, NaN or an empty text. Of rows in files only strings are examined, as
-        everything else would have to be read.
+        In an empty row every column is missing, NaN or an empty text. Other columns in files would have to be read.
 
         >>> rows = TableRows(pa.table({"x": [1.0, None, float("nan")], "y": [None, None, 2.0]}))
         >>> rows.known_empty_row_mask().tolist()
@@ -148,7 +147,7 @@ class TableRows:
 
 
 def is_single_string_column(rows: TableRows) -> bool:
-    """Return whether the only column of a table holds strings."""
+    """Return whether a table has a single column, which holds strings."""
     return len(rows.schema.names) == 1 and is_string(rows.schema.field(0).type)
 
 
@@ -230,7 +229,7 @@ def dataset_from_rows(
     """
     table_name = str(path)
     check(len(rows) > 0, f"data: {table_name} has no rows.", "empty")
-    roles = infer_roles_from_values(rows, columns, table_name)
+    roles = infer_roles_from_rows(rows, columns, table_name)
     column_by_role = roles.column_by_role
     key_column = column_by_role["keys"] or column_by_role["sequence"]
     is_declared = key_column in (columns or {}).values()
@@ -269,7 +268,7 @@ def dataset_from_rows(
         _build_view(part, names, folder, table_name, may_be_texts=names[0] not in roles.possible_file_columns)
         for part, names in zip(view_rows, views_of_columns, strict=True)
     ]
-    files = _find_image_path_or_number_per_row(views, present, source_rows, table_name)
+    files = _name_rows_by_image_path(views, present, source_rows, table_name)
     message = f"columns: {table_name}: keys: must not be given, as image files are named by their paths."
     check(files is None or (columns or {}).get("keys") is None, message, "conflict")
     items = ItemMetadata(
@@ -292,7 +291,7 @@ def dataset_from_rows(
     return items.build_dataset(split, views, image_size=image_size, view_names=view_names)
 
 
-def infer_roles_from_values(rows: TableRows, declared_roles: Mapping[str, Any] | None, table_name: str) -> ColumnRoles:
+def infer_roles_from_rows(rows: TableRows, declared_roles: Mapping[str, Any] | None, table_name: str) -> ColumnRoles:
     """Infer the role of each column from its name, type and values.
 
     A text column with few distinct values is no view unless its name or the user declares it a text; it holds the
@@ -328,10 +327,10 @@ def infer_roles_from_values(rows: TableRows, declared_roles: Mapping[str, Any] |
     raise UsageError(message, kind="ambiguous_columns")
 
 
-def _find_image_path_or_number_per_row(
+def _name_rows_by_image_path(
     views: Sequence[ItemFilesBytesOrStore], present: np.ndarray | None, source_rows: PositionArray, table_name: str
 ) -> Sequence[str] | None:
-    """Return each row's image path or number, or None without image files."""
+    """Return each row's image path, or its place in the table if it lacks an image; None without image files."""
     of_files = [(number, view.files) for number, view in enumerate(views) if isinstance(view, ImageFilePaths)]
     if not of_files or present is None:
         return of_files[0][1] if of_files else None

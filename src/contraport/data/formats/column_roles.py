@@ -149,7 +149,7 @@ def derive_view_names(views: Sequence[Sequence[str]]) -> tuple[str, ...]:
     return tuple(stem if stem and stems.count(stem) == 1 else f"view{number}" for number, stem in enumerate(stems))
 
 
-class ViewDivision(NamedTuple):
+class SuggestedViews(NamedTuple):
     """Suggested division of the columns of one view into several views.
 
     Attributes:
@@ -163,18 +163,18 @@ class ViewDivision(NamedTuple):
     is_evident: bool
 
 
-def suggest_view_division(columns: Sequence[str]) -> ViewDivision:
+def suggest_views(columns: Sequence[str]) -> SuggestedViews:
     """Suggest how to divide columns into views by the prefixes of their names.
 
     Two groups of columns, or three or four of several columns each, are evident views. Columns without such prefixes
     are divided into two halves, which are not evident.
 
-    >>> suggest_view_division(["left.height", "left.width", "age"])
-    ViewDivision(columns=('left.height', 'left.width', 'age'), views=['left.*', 'age'], is_evident=True)
-    >>> suggest_view_division(["lidar_0", "lidar_1", "radar_0", "radar_1"]).views
+    >>> suggest_views(["left.height", "left.width", "age"])
+    SuggestedViews(columns=('left.height', 'left.width', 'age'), views=['left.*', 'age'], is_evident=True)
+    >>> suggest_views(["lidar_0", "lidar_1", "radar_0", "radar_1"]).views
     ['lidar_*', 'radar_*']
-    >>> suggest_view_division(["height", "width", "age"])
-    ViewDivision(columns=('height', 'width', 'age'), views=['height', ['width', 'age']], is_evident=False)
+    >>> suggest_views(["height", "width", "age"])
+    SuggestedViews(columns=('height', 'width', 'age'), views=['height', ['width', 'age']], is_evident=False)
     """
     for suffix in (r"\d+$", r"(?<=[._ -]).+"):  # a number, or any text after a separator
         groups: dict[str, list[str]] = {}
@@ -184,14 +184,14 @@ def suggest_view_division(columns: Sequence[str]) -> ViewDivision:
         sizes = sorted(map(len, groups.values()))
         has_groups = 2 <= len(groups) <= 4 and (sizes[0] > 1 or (len(groups) == 2 and sizes[1] > 1))
         if has_groups and all(sum(fnmatchcase(name, one) for one in patterns) == 1 for name in columns):
-            return ViewDivision(tuple(columns), patterns, is_evident=True)
+            return SuggestedViews(tuple(columns), patterns, is_evident=True)
     middle = len(columns) // 2
     halves = (list(columns[:middle]), list(columns[middle:]))
-    return ViewDivision(tuple(columns), [half if len(half) > 1 else half[0] for half in halves], is_evident=False)
+    return SuggestedViews(tuple(columns), [half if len(half) > 1 else half[0] for half in halves], is_evident=False)
 
 
 def _is_row_number_column(schema: pa.Schema, name: str) -> bool:
-    """Return whether a column seems to contain only row numbers, such as `id`."""
+    """Return whether a column, such as `id`, seems to contain only row numbers."""
     # Pandas writes an index without a name as "__index_level_0__".
     if name.lower() in ("", "id", "index", "unnamed: 0") or re.fullmatch(r"__index_level_\d+__", name):
         return True
@@ -220,7 +220,7 @@ def _find_role_column(
 def _build_roles_with_inferred_views(
     schema: pa.Schema, unassigned: list[str], column_by_role: dict[str, str | None], table_name: str
 ) -> ColumnRoles:
-    """Infer the view of each unassigned column from its name and type."""
+    """Build the column roles, with views inferred from the names and types of unassigned columns."""
     check(len(unassigned) > 0, f"data: {table_name}: must have a column for a view, got {schema.names}.", "no_view")
     pattern = re.compile(r"view(\d+)(?:[._].*)?", re.IGNORECASE)  # such as view0.x
     matches = {name: match for name in unassigned if (match := pattern.fullmatch(name))}

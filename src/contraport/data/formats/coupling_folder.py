@@ -12,7 +12,7 @@ from contraport.data.coupling_datasets import from_coupling
 from contraport.data.dataset import Dataset
 from contraport.data.formats import data_format
 from contraport.data.formats.arrow_columns import read_category_values
-from contraport.data.formats.arrow_datasets import TableRows, infer_roles_from_values
+from contraport.data.formats.arrow_datasets import TableRows, infer_roles_from_rows
 from contraport.data.formats.image_or_text_files import list_relative_paths
 from contraport.data.formats.tables import TABLE_SUFFIXES, load_table, read_table
 from contraport.data.image_decoding import IMAGE_SUFFIXES
@@ -24,12 +24,12 @@ TABLE_NAMES = ("rows", "columns", "pairs")
 
 
 def _list_files_with_suffixes(folder: str, stem: str, suffixes: Sequence[str]) -> list[Path]:
-    """Return a folder's existing files whose names are the stem plus a suffix."""
+    """Return the existing files in a folder whose names are `stem` plus one of the suffixes."""
     return [path for suffix in suffixes if (path := Path(folder) / f"{stem}{suffix}").is_file()]
 
 
 def looks_like_coupling_folder(folder: str) -> bool:
-    """Return whether a folder has at least two of a coupling's three tables.
+    """Return whether a folder has at least two of the tables `rows`, `columns` and `pairs`.
 
     A folder of images with two tables is a coupling only if one of the tables names image files.
     """
@@ -93,7 +93,7 @@ def load_pairs_of_row_and_column_tables(
         side = load_table(str(files[table_name]), "train", image_size=image_size, test_fraction=0)
         if side.is_first_view_image:  # named by the column of keys, instead of by their paths
             keyed = read_table(files[table_name])
-            name = infer_roles_from_values(TableRows(keyed), None, str(files[table_name])).column_by_role["keys"]
+            name = infer_roles_from_rows(TableRows(keyed), None, str(files[table_name])).column_by_role["keys"]
             if name is not None:
                 keys = read_category_values(keyed, name, str(files[table_name])).astype(np.str_)
                 side.keys = keys[side.source_rows].tolist()

@@ -25,13 +25,8 @@ from contraport._utils.formatting import format_options, pluralize
 from contraport.data.dataset import Dataset
 from contraport.data.formats import data_format
 from contraport.data.formats.arrow_columns import is_number_text, is_string, is_text_by_first_value
-from contraport.data.formats.arrow_datasets import TableRows, dataset_from_rows, infer_roles_from_values
-from contraport.data.formats.column_roles import (
-    COLUMN_NAMES_BY_ROLE,
-    MAX_LISTED_COLUMNS,
-    ViewDivision,
-    suggest_view_division,
-)
+from contraport.data.formats.arrow_datasets import TableRows, dataset_from_rows, infer_roles_from_rows
+from contraport.data.formats.column_roles import COLUMN_NAMES_BY_ROLE, MAX_LISTED_COLUMNS, SuggestedViews, suggest_views
 from contraport.errors import UsageError, check, translate_read_errors
 
 TABLE_SUFFIXES = (".csv", ".jsonl", ".parquet")
@@ -60,7 +55,7 @@ def read_table(path: str | Path, csv_column_roles: Mapping[str, Any] | None = No
 
     Args:
         path: the file.
-        csv_column_roles: roles of its columns; see `infer_roles_from_values`. In `.csv`, where everything is text,
+        csv_column_roles: roles of its columns; see `infer_roles_from_rows`. In `.csv`, where everything is text,
             columns of names (of classes, domains, sequences and rows) are texts unless all are integers in plain
             notation: 007 is not 7. Other formats store the types.
 
@@ -77,8 +72,8 @@ def read_table(path: str | Path, csv_column_roles: Mapping[str, Any] | None = No
     return table
 
 
-def find_suggested_division(data: Any, declared_roles: Mapping[str, Any] | None) -> ViewDivision | None:
-    """Return a suggested division of the columns of a table's only view, or None.
+def find_suggested_views(data: Any, declared_roles: Mapping[str, Any] | None) -> SuggestedViews | None:
+    """Suggest how to divide the columns of a one-view table into several views, or return None.
 
     None for other data, for a table of several views, for one whose view has one column, and for explicit views.
     """
@@ -86,8 +81,8 @@ def find_suggested_division(data: Any, declared_roles: Mapping[str, Any] | None)
         return None
     if not isinstance(data, str | Path) or Path(data).suffix not in TABLE_SUFFIXES or not Path(data).is_file():
         return None
-    views = infer_roles_from_values(TableRows(read_table(data, declared_roles)), declared_roles, str(data)).views
-    return suggest_view_division(views[0]) if len(views) == 1 < len(views[0]) else None
+    views = infer_roles_from_rows(TableRows(read_table(data, declared_roles)), declared_roles, str(data)).views
+    return suggest_views(views[0]) if len(views) == 1 < len(views[0]) else None
 
 
 def check_several_views(dataset: Dataset, purpose: str, *, data: Any, declared_roles: Mapping[str, Any] | None) -> None:
@@ -105,15 +100,15 @@ def check_several_views(dataset: Dataset, purpose: str, *, data: Any, declared_r
     if views > 1:
         return
     message = f"data: must have two or more views for {purpose}, got {pluralize(views, 'view')} in {dataset.name!r}."
-    if (division := find_suggested_division(data, declared_roles)) is None:
+    if (suggestion := find_suggested_views(data, declared_roles)) is None:
         raise UsageError(message, kind="views")
-    number = len(division.columns)
+    number = len(suggestion.columns)
     message = f"{message[:-1]}, as its {number} columns of numbers are read as one. State the columns of each view"
-    if number > MAX_LISTED_COLUMNS and not division.is_evident:
-        ends = [[half[0], "...", half[-1]] for half in division.views]
+    if number > MAX_LISTED_COLUMNS and not suggestion.is_evident:
+        ends = [[half[0], "...", half[-1]] for half in suggestion.views]
         raise UsageError(f"{message}, as in {format_options(columns={'views': ends})}.", kind="views")
-    example = {"columns": {"views": division.views}}
-    how = "by their prefixes" if division.is_evident else "such as one half of them each"
+    example = {"columns": {"views": suggestion.views}}
+    how = "by their prefixes" if suggestion.is_evident else "such as one half of them each"
     raise UsageError(f"{message}, {how}: {format_options(**example)}.", kind="views", suggested_options=example)
 
 
@@ -151,9 +146,9 @@ def write_table(table: pa.Table, path: Path) -> None:
             temporary.write_text("".join(lines), encoding="utf-8")
 
 
-def replace_view_columns(
-    table: pa.Table,
-    unparsed: pa.Table,
+def select_rows_and_replace_view(
+    parsed_table: pa.Table,
+    unparsed_table: pa.Table,
     declared_roles: Mapping[str, Any] | None,
     table_name: str,
     *,
@@ -166,9 +161,9 @@ def replace_view_columns(
     """Select rows of a table, and fill one view's columns from other rows.
 
     Args:
-        table: all rows, parsed.
-        unparsed: the same rows as in the file, with texts for `.csv`; the result is made of these.
-        declared_roles: roles of the columns; see `infer_roles_from_values`.
+        parsed_table: all rows.
+        unparsed_table: the same rows as in the file, with texts for `.csv`; the result is made of these.
+        declared_roles: roles of the columns; see `infer_roles_from_rows`.
         table_name: name of the table in messages.
         view: index of the view.
         partner_rows: row whose view each row gets, int64 ``(rows,)``.
@@ -176,22 +171,23 @@ def replace_view_columns(
         old_path: current path of the table, to which names of files are relative.
         new_path: future path of the table.
     """
-    roles = infer_roles_from_values(TableRows(table), declared_roles, table_name)
+    roles = infer_roles_from_rows(TableRows(parsed_table), declared_roles, table_name)
     message = f"data: {table_name}: must have one item per row, got sequences of rows."
     check(roles.column_by_role["sequence"] is None, message, "sequences")
     for name in roles.views[view]:
-        place = unparsed.schema.get_field_index(name)
-        unparsed = unparsed.set_column(
-            place, unparsed.schema.field(place), unparsed.column(name).take(pa.array(partner_rows))
+        place = unparsed_table.schema.get_field_index(name)
+        unparsed_table = unparsed_table.set_column(
+            place, unparsed_table.schema.field(place), unparsed_table.column(name).take(pa.array(partner_rows))
         )
     for name in {name for names in roles.views for name in names}:
-        if is_string(table.schema.field(name).type) and not is_text_by_first_value(table, name):
-            place = unparsed.schema.get_field_index(name)
+        if is_string(parsed_table.schema.field(name).type) and not is_text_by_first_value(parsed_table, name):
+            place = unparsed_table.schema.get_field_index(name)
             files = [
-                name and os.path.relpath(old_path.parent / name, new_path.parent) for name in unparsed[name].to_pylist()
+                name and os.path.relpath(old_path.parent / name, new_path.parent)
+                for name in unparsed_table[name].to_pylist()
             ]
-            unparsed = unparsed.set_column(place, name, pa.array(files, pa.string()))
-    return unparsed.filter(pa.array(kept_row_mask))
+            unparsed_table = unparsed_table.set_column(place, name, pa.array(files, pa.string()))
+    return unparsed_table.filter(pa.array(kept_row_mask))
 
 
 def set_number_column(table: pa.Table, name: str, numbers: np.ndarray) -> pa.Table:

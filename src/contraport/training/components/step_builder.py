@@ -18,7 +18,7 @@ from contraport._utils.text_bytes import TEXT_SHAPE
 from contraport.catalog import objective as named_objective
 from contraport.catalog.objectives import OBJECTIVE_FROM_PARTS
 from contraport.data import Batch, Dataset, Views
-from contraport.data.formats.tables import check_several_views, find_suggested_division
+from contraport.data.formats.tables import check_several_views, find_suggested_views
 from contraport.data.streams import Stream
 from contraport.distributed import use_local_batch
 from contraport.embedding import LoaderConfig
@@ -258,7 +258,7 @@ def build_training_module(
         weights_from_plan_schedule = parse_sample_weight_schedule(str(settings.sample_weight), steps)
     check_sample_weights_fit_objective(objective, dataset, weights_from_plan_schedule)
     is_one_view = settings.shared_encoder is False and len(dataset.shapes) == 1
-    if is_one_view and find_suggested_division(settings.data, settings.columns) is not None:
+    if is_one_view and find_suggested_views(settings.data, settings.columns) is not None:
         purpose = "shared_encoder: false" if settings.recipe is None else f"the recipe {settings.recipe!r}"
         check_several_views(dataset, purpose, data=settings.data, declared_roles=settings.columns)
     with seeded_weight_initialization(settings.seed):
