@@ -175,13 +175,13 @@ def _read_captions_unless_few(files: list[str], texts: set[str], folder: str) ->
     return captions
 
 
-def _metadata_from_folder_names(parents: list[tuple[str, ...]], root: str) -> ItemMetadata:
-    """Build image metadata from class folders, or domain folders that contain class folders."""
+def _metadata_from_folder_names(parents: list[tuple[str, ...]], data_name: str) -> ItemMetadata:
+    """Build item metadata from class folders, or domain folders that contain class folders."""
     in_folder = [len(folders) > 0 for folders in parents]
     if not any(in_folder):
-        return ItemMetadata(root, len(parents))
+        return ItemMetadata(data_name, len(parents))
     outside = f"{in_folder.count(False)} of {len(in_folder)} files"
-    message = f"data: {root} has {outside} outside of its class folders; move them, or ignore the classes by "
+    message = f"data: {data_name} has {outside} outside of its class folders; move them, or ignore the classes by "
     check(all(in_folder), f"{message}{format_options(ignore_labels=True)}.", "mixed_folders")
     inner: dict[str, set[str]] = {}
     for folders in parents:
@@ -191,8 +191,8 @@ def _metadata_from_folder_names(parents: list[tuple[str, ...]], root: str) -> It
     have_domains = len(inner) > 1 and len(first) > 1 and all(names == first for names in inner.values())
     if not have_domains or any(len(folders) != 2 for folders in parents):
         labels, class_names = factorize("labels", [folders[0] for folders in parents])
-        return ItemMetadata(root, len(parents), labels, class_names)
+        return ItemMetadata(data_name, len(parents), labels, class_names)
     domains, domain_names = factorize("domains", [folders[0] for folders in parents])
     labels, class_names = factorize("labels", [folders[1] for folders in parents])
-    _log.info("%s: read as domain/class, %d domains of %d classes", root, len(domain_names), len(class_names))
-    return ItemMetadata(root, len(parents), labels, class_names, domains, domain_names)
+    _log.info("%s: read as domain/class, %d domains of %d classes", data_name, len(domain_names), len(class_names))
+    return ItemMetadata(data_name, len(parents), labels, class_names, domains, domain_names)

@@ -37,8 +37,8 @@ _IMAGE_FIELD, _ARRAY_FIELD, _TEXT_FIELD, _CLASS_FIELD, _JSON_FIELD = "image", "n
 _log = logging.getLogger(__name__)
 
 
-def names_tar_archives(data: str) -> bool:
-    """Return whether a path, brace pattern or folder names tar archives.
+def refers_to_tar_archives(data: str) -> bool:
+    """Return whether a path, brace pattern or folder refers to tar archives.
 
     Archives in a folder with images or class folders do not count: they are the source from which those were unpacked.
     """
@@ -52,7 +52,7 @@ def names_tar_archives(data: str) -> bool:
     return any(child.suffix == ".tar" for child in shown) and not any(others)
 
 
-@data_format("shards", suffixes=[".tar"], recognizes=names_tar_archives, options=["image_size", "test_fraction"])
+@data_format("shards", suffixes=[".tar"], recognizes=refers_to_tar_archives, options=["image_size", "test_fraction"])
 def load_shards(data: str, split: str, image_size: int | None = None, test_fraction: float | None = None) -> Dataset:
     """Load one split from webdataset shards.
 
@@ -218,7 +218,7 @@ def _list_archives_with_test_mask(data: str) -> tuple[list[str], np.ndarray]:
 def _iterate_samples(archive_index: int, archive: str, ignored_counts: Counter[str]) -> Iterator[_Sample]:
     """Yield the usable samples of an archive, and count ignored fields."""
     check_regular_file("data", archive)
-    files = _iterate_archive_files(archive, ignored_counts)
+    files = _iterate_tar_members(archive, ignored_counts)
     shown = (member for member in files if not PurePath(member.name).name.startswith("."))
     with open(archive, "rb") as file:
         for key, group in itertools.groupby(shown, key=lambda member: _split_into_key_and_field(member.name)[0]):
@@ -330,7 +330,7 @@ def _decode_arrays(members: ItemFilesOrBytes, positions: Sequence[int], _shape: 
     return as_view_tensor(f"data: {members.describe_item_location(positions[0])}", np.stack(arrays))
 
 
-def _iterate_archive_files(archive: str, ignored_counts: Counter[str]) -> Iterator[tarfile.TarInfo]:
+def _iterate_tar_members(archive: str, ignored_counts: Counter[str]) -> Iterator[tarfile.TarInfo]:
     """Yield the regular files of an uncompressed tar archive in order.
 
     Other members are counted in `ignored_counts`. Nothing is extracted: a path inside is only a name.
