@@ -41,8 +41,8 @@ class LayoutWrapper(Layout, ABC):
     def __call__(self, *views: Tensor) -> list[Block]:
         return self.layout(*views)
 
-    def arrange_item_values(self, *values: Tensor) -> list[Block]:
-        return self.layout.arrange_item_values(*values)
+    def arrange_like_embeddings(self, *values: Tensor) -> list[Block]:
+        return self.layout.arrange_like_embeddings(*values)
 
     @property
     def traits(self) -> LayoutTraits:
@@ -132,8 +132,8 @@ class NestedCoordinates(LayoutWrapper):
         check(max(self.dims) <= d, message, "range")
         return self._flatten_weighted_blocks([self.layout(*(z[..., :size] for z in views)) for size in self.dims])
 
-    def arrange_item_values(self, *values: Tensor) -> list[Block]:
-        return self._flatten_weighted_blocks([self.layout.arrange_item_values(*values)] * len(self.dims))
+    def arrange_like_embeddings(self, *values: Tensor) -> list[Block]:
+        return self._flatten_weighted_blocks([self.layout.arrange_like_embeddings(*values)] * len(self.dims))
 
     def _flatten_weighted_blocks(self, blocks_by_size: list[list[Block]]) -> list[Block]:
         """List the blocks of pairs of all prefix sizes, with their weights."""

@@ -376,8 +376,9 @@ class BooleanFieldCheckMixin(NonDefaultsReprMixin):
 
 
 @keep_deprecated_attributes(
-    arrange="arrange_item_values",
-    arrange_blocks="arrange_item_values",
+    arrange="arrange_like_embeddings",
+    arrange_blocks="arrange_like_embeddings",
+    arrange_item_values="arrange_like_embeddings",
     transform_negatives="pad_negatives_like_views",
     view_sizes="infer_view_sizes",
 )
@@ -393,8 +394,8 @@ class Layout(BooleanFieldCheckMixin, ABC):
         """Return a block with some pairs masked by item features; by default none are."""
         return block
 
-    def arrange_item_values(self, *values: Tensor) -> list[Block]:
-        """Arrange item values, (n, k) per view, as the layout arranges embeddings."""
+    def arrange_like_embeddings(self, *values: Tensor) -> list[Block]:
+        """Arrange values of the items, (n, k) per view, as the layout arranges embeddings."""
         return self(*values)
 
     def infer_view_sizes(self, similarity_shape: tuple[int, int], num_items: int | None) -> tuple[int, ...]:

@@ -127,7 +127,7 @@ class Loosen(Tighten):
 
 
 @dataclass(frozen=True, repr=False)
-class ConstantConstraint(NonDefaultsReprMixin):
+class ConstantConstraintSchedule(NonDefaultsReprMixin):
     """Constraint schedule that sets the same constraint at each step.
 
     Args:
@@ -135,7 +135,7 @@ class ConstantConstraint(NonDefaultsReprMixin):
 
     >>> import contraport
     >>> loss = contraport.nt_xent()
-    >>> ConstantConstraint(Balanced(3)).apply(loss, step=0)
+    >>> ConstantConstraintSchedule(Balanced(3)).apply(loss, step=0)
     >>> loss.constraint
     Balanced(iterations=3)
     """
@@ -143,7 +143,7 @@ class ConstantConstraint(NonDefaultsReprMixin):
     constraint: Constraint
 
     def apply(self, loss: Loss, step: int) -> None:
-        """Set the constraint of a loss, independently of the step."""
+        """Set the constraint of a loss, the same at every step."""
         loss.set_constraint(self.constraint)
 
 
@@ -177,7 +177,7 @@ def parse_constraint_schedule(text: str, steps_per_unit: int) -> LossSchedule:
     >>> parse_constraint_schedule("tighten:every=10", steps_per_unit=50)
     Tighten(steps_between_changes=500)
     >>> parse_constraint_schedule("balanced:iterations=3", steps_per_unit=50)
-    ConstantConstraint(constraint=Balanced(iterations=3))
+    ConstantConstraintSchedule(constraint=Balanced(iterations=3))
     """
     if text.partition(":")[0] in CONSTRAINT_SCHEDULES:
         name, settings = parse_spec("constraint", text, dict.fromkeys(CONSTRAINT_SCHEDULES, ("every",)))
@@ -186,7 +186,7 @@ def parse_constraint_schedule(text: str, steps_per_unit: int) -> LossSchedule:
             raise UsageError(f"constraint: must be {name}:every=N with an integer N >= 1, got {text!r}.", kind="every")
         return CONSTRAINT_SCHEDULES[name](every * steps_per_unit)
     classes: dict[str, Callable[..., Any]] = {**CONSTRAINTS, **CONSTRAINT_SCHEDULES}  # for the names in an error
-    return ConstantConstraint(build_from_spec("constraint", text, classes))
+    return ConstantConstraintSchedule(build_from_spec("constraint", text, classes))
 
 
 def parse_sample_weight_schedule(text: str, steps: int) -> Callable[[int], WeightsFromPlan]:

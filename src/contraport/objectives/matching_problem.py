@@ -140,7 +140,7 @@ class MatchingProblem:
         if inputs.ring_item_counts is not None:
             # The blocks of this process have the embeddings; the pattern is that of the items of all processes.
             size = sum(inputs.ring_item_counts)
-            whole = self.layout.arrange_item_values(*(view.new_zeros(size, 1) for view in inputs.views))
+            whole = self.layout.arrange_like_embeddings(*(view.new_zeros(size, 1) for view in inputs.views))
             if inputs.present is not None:
                 whole = self._remove_absent_rows_and_columns(whole, inputs.present)
             blocks = [
@@ -159,7 +159,7 @@ class MatchingProblem:
     def _remove_absent_rows_and_columns(self, blocks: list[Block], present: Tensor) -> list[Block]:
         """Remove the rows and columns of missing views from blocks of pairs."""
         # The layout is applied to the marks themselves, which places each mark like its embedding.
-        marks_by_block = self.layout.arrange_item_values(*present.to(torch.float32).T[:, :, None])
+        marks_by_block = self.layout.arrange_like_embeddings(*present.to(torch.float32).T[:, :, None])
         remaining = []
         for block, marks in zip(blocks, marks_by_block, strict=True):
             rows = marks.x[:, 0].nonzero()[:, 0]

@@ -89,8 +89,8 @@ def uniform_log_marginals(rows: int, columns: int, dtype: torch.dtype, device: t
     return like.new_zeros(rows) - traceable_log(rows, like), like.new_zeros(columns) - traceable_log(columns, like)
 
 
-def requested_log_marginals(geometry: Geometry, request: PlanRequest) -> LogMarginals:
-    """Return the log marginals of a request, or uniform ones if it has none."""
+def log_marginals_or_uniform(geometry: Geometry, request: PlanRequest) -> LogMarginals:
+    """Return the log marginals that the caller requests, or uniform ones by default."""
     if request.marginals is not None:
         return request.marginals
     like = geometry.log_kernel.inputs[0]
@@ -110,7 +110,7 @@ class Free(Constraint):
     """
 
     def __call__(self, geometry: Geometry, request: PlanRequest = PlanRequest()) -> list[Plan]:
-        log_a, log_b = requested_log_marginals(geometry, request)
+        log_a, log_b = log_marginals_or_uniform(geometry, request)
         plans = [Plan(geometry, log_a, request.log_column_weights, log_marginals=(log_a, log_b))]
         if request.bidirectional:
             plans.append(Plan(geometry.T, log_b, None, log_marginals=(log_b, log_a)))
@@ -177,7 +177,7 @@ class Exact(Constraint):
         cost = (-s).cpu().numpy()
         good = not np.isnan(cost).any() and np.isfinite(cost).any()
         check(good, "constraint: Exact requires finite costs, got NaN or infinity; see the embeddings.", "not_finite")
-        log_a, log_b = requested_log_marginals(geometry, request)
+        log_a, log_b = log_marginals_or_uniform(geometry, request)
         if n == m and request.marginals is None:
             # With equal uniform marginals an optimal plan is a permutation, which is found faster.
             try:

@@ -23,7 +23,7 @@ from contraport.objectives.constraints.constraint import (
     Constraint,
     PlanRequest,
     Simplex,
-    requested_log_marginals,
+    log_marginals_or_uniform,
 )
 from contraport.objectives.constraints.dense_tsallis import solve_dense_tsallis
 from contraport.objectives.constraints.sinkhorn import Balanced, Rows
@@ -247,7 +247,7 @@ class Tsallis(Constraint):
             return self.build_entropic_limit()(geometry, request)
         check(request.log_column_weights is None, f"column_weights: not supported by {self!r}.", "conflict")
         if self.mass_constraint == "balanced":
-            log_a, log_b = requested_log_marginals(geometry, request)
+            log_a, log_b = log_marginals_or_uniform(geometry, request)
             plan = solve_dense_tsallis(geometry, self.order, self.mass_constraint, log_a, log_b)
             return [plan, plan.T] if request.bidirectional else [plan]
         directions = [geometry, geometry.T] if request.bidirectional else [geometry]

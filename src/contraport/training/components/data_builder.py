@@ -35,7 +35,7 @@ from contraport.data.views.custom_transforms import DrawOnLoadDataset, wrap_tran
 from contraport.data.views.views import COLOR_SPLIT_VIEWS_NAME
 from contraport.encoders.model import resolve_view_index
 from contraport.errors import UsageError, check
-from contraport.objectives.loss_schedules import ConstantConstraint, parse_constraint_schedule
+from contraport.objectives.loss_schedules import ConstantConstraintSchedule, parse_constraint_schedule
 from contraport.options import has_object_placeholder
 from contraport.runs import WritableRun
 from contraport.training.config import Settings
@@ -159,7 +159,7 @@ def _check_stream_settings(settings: Settings, stream: Stream) -> None:
     constraint = None if settings.constraint is None else parse_constraint_schedule(settings.constraint, 1)
     unsupported = {
         "sample_weight": settings.sample_weight_source not in (None, "plan"),
-        "constraint": isinstance(constraint, ConstantConstraint) and constraint.constraint.requires_ids,
+        "constraint": isinstance(constraint, ConstantConstraintSchedule) and constraint.constraint.requires_ids,
         "negatives": settings.negatives == "bank" or settings.mined_negatives_spec is not None,
         "target": settings.target is not None and not settings.target.startswith(("pairs", "labels")),
     }
