@@ -133,7 +133,7 @@ class TargetRepair(RepairCallback):
         if self.last_state is None:
             return
         suspects, matrices = self.suspects, []
-        for nearest in self.extract_features_of_all_pairs().pool_neighbors_with_self_by_view:
+        for nearest in self.extract_features_of_all_pairs().neighbors_in_pool_by_view:
             matrices.append(torch.eye(len(self._dataset)))
             matrices[-1][suspects] = 0
             matrices[-1][suspects[:, None], nearest[suspects, :NUM_NEIGHBORS]] = 1

@@ -15,7 +15,7 @@ from tests.errors import raises_usage_error
 
 import contraport
 from contraport.auditing import ViewAudit
-from contraport.auditing.pairs.log_odds_of_right_views import estimate_view_noise_rates
+from contraport.auditing.pairs.view_log_odds import estimate_view_noise_rates
 from contraport.data import from_arrays, load
 
 ITEMS, WRONG = 300, 60

@@ -151,7 +151,7 @@ def test_enough_items_remain_if_all_views_look_mismatched() -> None:
     audit = ViewAuditCallback(dataset, pipeline, order, epochs=12)
     assert audit.checkpoint_key == "ViewAuditCallback"  # stored in checkpoints: a renamed class keeps it
     scores = -1 - torch.rand(ITEMS + 48, VIEWS, generator=torch.Generator().manual_seed(0)).double()
-    positions, trusted = audit._select_training_positions_and_trusted_views(scores, includes_decoys=False)
+    positions, trusted = audit._select_training_positions_and_trusted_views(scores, trains_on_decoys=False)
     assert len(positions) >= 100
     assert int(trusted[positions].sum(dim=1).min()) >= 2
     assert float(trusted[:ITEMS].double().mean()) > 1 / 3

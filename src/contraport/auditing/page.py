@@ -50,7 +50,7 @@ def write_audit_page(audit: Audit, dataset: Dataset, path: Path) -> None:
 
 
 def build_worst_pair_rows(audit: Audit, dataset: Dataset) -> list[dict[str, Any]]:
-    """Return page records of the pairs with the lowest scores, in ascending order."""
+    """Return the rows of the page's table: the pairs with the lowest scores, lowest first."""
     worst = audit.flagged(count=min(MAX_PAGE_PAIRS, len(audit.scores)))
     partners = audit.partners[worst]
     first, second = map(

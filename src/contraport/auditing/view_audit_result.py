@@ -14,9 +14,9 @@ from contraport._utils.files import write_json, write_npz
 from contraport._utils.formatting import format_percent, join_names
 from contraport._utils.notebook_tables import format_html_rows
 from contraport.auditing.export_clean import dataset_to_arrays
-from contraport.auditing.pairs.log_odds_of_right_views import (
+from contraport.auditing.pairs.view_log_odds import (
     estimate_view_noise_rates,
-    mismatched_to_right_log_ratios,
+    mismatch_log_likelihood_ratios,
     right_view_log_odds,
 )
 from contraport.auditing.result import Audit, compose_training_advice, write_csv_columns
@@ -44,7 +44,7 @@ def check_views_accept_nan(dataset: Dataset) -> None:
 class ViewAudit:
     """Result of an audit of the `k` views of `n` items.
 
-    They combine the audits of all pairs of views; see `contraport.auditing.pairs.log_odds_of_right_views`.
+    They combine the audits of all pairs of views; see `contraport.auditing.pairs.view_log_odds`.
 
     Attributes:
         data_name: name of the audited data.
@@ -74,7 +74,7 @@ class ViewAudit:
         names = dataset.view_names
         rates = estimate_view_noise_rates(names, {pair: audit.noise_rate for pair, audit in pair_audits.items()})
         ratios = [
-            mismatched_to_right_log_ratios(audit.scores, audit.scores, audit.known_mismatch_scores, audit.noise_rate)
+            mismatch_log_likelihood_ratios(audit.scores, audit.scores, audit.known_mismatch_scores, audit.noise_rate)
             for audit in pair_audits.values()
         ]
         pairs = [(names.index(first), names.index(second)) for first, second in pair_audits]

@@ -196,7 +196,7 @@ class MismatchDroppingCallback(Callback, ABC, Generic[AuditStateT]):
         self._order.fill_epochs_by_repeating(self._positions.numpy())
 
     def _draw_fresh_wrong_partners_of_decoys(self, purpose: str) -> Tensor:
-        """Draw a wrong partner for each decoy, different from that in training, ``(d,)``.
+        """Draw a new wrong partner for each decoy, other than the one it is trained with, ``(d,)``.
 
         It is the item itself where there is no other.
         """
@@ -232,7 +232,7 @@ class AuditCallback(MismatchDroppingCallback[PairAuditState]):
 
     @cached_property
     def _input_vector_features(self) -> PairedFeatures:
-        """Paired input vectors of the data set, loaded once."""
+        """Input vectors of both views of all items, loaded once."""
         return load_vector_pairs(self._dataset)
 
     def state(self) -> dict[str, Any]:
@@ -284,11 +284,11 @@ class AuditCallback(MismatchDroppingCallback[PairAuditState]):
             rate, low, high = last.noise_rate, last.noise_rate_low, last.noise_rate_high
             memorized = last.memorization_auc
         # Positions to train on next: those of the lowest scores are left out.
-        items, includes_decoys = len(self._dataset), epoch < self._decoy_epochs
-        positions = self._items_without_decoy if includes_decoys else torch.arange(items)
+        items, trains_on_decoys = len(self._dataset), epoch < self._decoy_epochs
+        positions = self._items_without_decoy if trains_on_decoys else torch.arange(items)
         values = scores[positions]
         threshold = values.sort().values[round(min(rate, MAX_DROPPED_SHARE) * (len(values) - 1))]
-        if includes_decoys:  # they stay if they score like pairs that stay
+        if trains_on_decoys:  # they stay if they score like pairs that stay
             positions = torch.cat([positions, items + torch.arange(len(decoy_scores))])
             values = torch.cat([values, decoy_scores])
         num_kept = max(int((values >= threshold).sum()), self._order.batch_size, NUM_NEIGHBORS + 2)

@@ -66,7 +66,7 @@ def estimate_noise_rate(scores: Scores, mismatch_scores: Scores, *, seed: int = 
         good = len(values) > 0 and bool(np.isfinite(values).all())
         check(good, f"{name}: expected one or more finite numbers, got {np.isfinite(values).sum()} of {len(values)}.")
     random, pairs, mismatches = numpy_generator("bootstrap.noise", seed), np.sort(scores), np.sort(mismatch_scores)
-    rates = _rates_at_thresholds(_empirical_cdf(pairs, _compute_score_thresholds(mismatches)), mismatches)
+    rates = _noise_rates_at_thresholds(_empirical_cdf(pairs, _compute_score_thresholds(mismatches)), mismatches)
     draws, number = np.empty((NUM_BOOTSTRAP_DRAWS, len(MISMATCH_QUANTILES_TRIED_AS_THRESHOLDS))), len(mismatches)
     position = np.empty(number, dtype=np.int64)
     position[np.argsort(mismatch_scores)] = np.arange(number)
@@ -77,7 +77,7 @@ def estimate_noise_rate(scores: Scores, mismatch_scores: Scores, *, seed: int = 
         # Numbers of resampled pairs between thresholds are multinomial, so pairs need not be resampled one by one.
         between = np.diff(_empirical_cdf(pairs, _compute_score_thresholds(drawn)), prepend=0, append=1)
         below = random.multinomial(len(pairs), between)[:-1].cumsum() / len(pairs)
-        draws[draw] = _rates_at_thresholds(below, drawn)
+        draws[draw] = _noise_rates_at_thresholds(below, drawn)
     best = ((draws - rates.min()) ** 2).mean(axis=0).argmin()
     low, high = np.quantile(draws[:, best], ((1 - CONFIDENCE_LEVEL) / 2, (1 + CONFIDENCE_LEVEL) / 2))
     return NoiseRate(float(rates[best]), (float(low), float(high)))
@@ -95,15 +95,15 @@ def _empirical_cdf(sorted_scores: Scores, thresholds: Scores) -> NDArray[np.floa
     return np.searchsorted(sorted_scores, thresholds, side="right") / len(sorted_scores)
 
 
-def _rates_at_thresholds(pair_cdf: NDArray[np.float64], sorted_mismatches: Scores) -> NDArray[np.float64]:
-    """Estimate the noise rate at each score threshold from pairs and mismatches below it."""
+def _noise_rates_at_thresholds(pair_cdf: NDArray[np.float64], sorted_mismatches: Scores) -> NDArray[np.float64]:
+    """Estimate the noise rate at each threshold from the shares of pairs and of known mismatches up to it."""
     thresholds = _compute_score_thresholds(sorted_mismatches)
     rates: NDArray[np.float64] = pair_cdf / _empirical_cdf(sorted_mismatches, thresholds)
     return rates.clip(max=1.0)
 
 
 def estimate_pair_fdrs(scores: Scores, mismatch_scores: Scores, noise_rate: float) -> NDArray[np.float64]:
-    """Estimate the false discovery rate with each pair's score as the threshold, ``(n,)``.
+    """Estimate the false discovery rate of flagging each pair and all that score lower, ``(n,)``.
 
     It is the share of right pairs among those that score at most s, the score of the pair: 1 - noise_rate F0(s) / F(s),
     where F0 and F are the shares of mismatches and pairs that score at most s, made monotone in s. It has no guarantee.

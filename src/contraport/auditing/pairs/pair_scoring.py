@@ -122,7 +122,7 @@ def _score_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """
     scores = torch.empty(len(pairs.first), dtype=torch.float32, device=pairs.first.device)
     centers, folds, maps, correlations = paired.cross_fitted_canonical_maps
-    references = paired.canonical_references_by_fold_and_direction
+    references = paired.reference_cca_coordinates_by_fold
     # With fewer references, fewer count as nearest, so that they are the same share of the items. Of more than 4,096
     # items the share is constant.
     nearest = math.ceil(paired.num_neighbors * len(paired.reference_sample_indices) / min(len(paired), 4_096))
@@ -150,18 +150,18 @@ def _score_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     "likeness", "similarity in one view to the items nearest in the other view, averaged over both", shared_space=False
 )
 def _score_similarity_to_partner_neighbors(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    """Mean similarity of each item to its partner's neighbors, over both views."""
+    """Mean similarity in one view to the items nearest in the other view, averaged over both directions."""
     (near_first, near_second), (x, y) = paired.neighbors_by_view_excluding_members(pairs), paired.features
     return (
         _compute_mean_similarity(y, pairs.second, near_first) + _compute_mean_similarity(x, pairs.first, near_second)
     ) / 2
 
 
-def _compute_mean_similarity(values: TensorOrComputedRows, items: Tensor, neighbors: Tensor) -> Tensor:
+def _compute_mean_similarity(features: TensorOrComputedRows, items: Tensor, neighbors: Tensor) -> Tensor:
     """Return the mean similarity of each item to its `neighbors`, ``(p,)``."""
-    width = values.shape[1]
+    width = features.shape[1]
     blocks = zip(split_into_row_blocks(items, width), split_into_row_blocks(neighbors, width), strict=True)
-    return torch.cat([(values[i] * average_neighbor_rows(values, k)).sum(dim=1) for i, k in blocks])
+    return torch.cat([(features[i] * average_neighbor_rows(features, k)).sum(dim=1) for i, k in blocks])
 
 
 @_register_statistic("cosine", "cosine similarity of the two embeddings", shared_space=True)
@@ -197,7 +197,7 @@ def _score_csls(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 
 
 @_register_statistic("rank", "minus the share of items that are nearer than the partner", shared_space=True)
-def _score_minus_share_nearer_than_partner(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
+def _score_neg_rank_share(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Negated share of candidates that are nearer to an item than its partner is."""
     x, y = paired.load_embeddings()
     first, second = x[pairs.first], y[pairs.second]
@@ -207,11 +207,11 @@ def _score_minus_share_nearer_than_partner(paired: PairedFeatures, pairs: PairIn
     )
 
 
-def _compute_share_nearer_than_partner(values: Tensor, others: Tensor, partners: Tensor) -> Tensor:
-    """Return the share of `others` nearer to each item than its partner is."""
-    blocks = zip(split_into_row_blocks(values, len(others)), split_into_row_blocks(partners, len(others)), strict=True)
+def _compute_share_nearer_than_partner(queries: Tensor, candidates: Tensor, partner_vectors: Tensor) -> Tensor:
+    """Return the share of candidate vectors nearer to each query vector than its partner's, ``(p,)``."""
+    blocks = zip(*(split_into_row_blocks(x, len(candidates)) for x in (queries, partner_vectors)), strict=True)
     return torch.cat([
-        (x @ others.T > (x * y).sum(1, keepdim=True) + SIMILARITY_TIE_TOLERANCE).float().mean(1) for x, y in blocks
+        (x @ candidates.T > (x * y).sum(1, keepdim=True) + SIMILARITY_TIE_TOLERANCE).float().mean(1) for x, y in blocks
     ])  # fmt: skip
 
 

@@ -84,7 +84,7 @@ class PairedFeatures:
 
     >>> u = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
     >>> paired = PairedFeatures((u, u.flip(1)))
-    >>> paired.pool_neighbors_with_self_by_view[0].shape
+    >>> paired.neighbors_in_pool_by_view[0].shape
     torch.Size([60, 17])
     """
 
@@ -93,7 +93,7 @@ class PairedFeatures:
     neighbor_pool: Tensor | None = None
     num_neighbors: int = NUM_NEIGHBORS
     are_normalized: bool = False
-    _parent: PairedFeatures | None = field(default=None, init=False, repr=False)
+    _original: PairedFeatures | None = field(default=None, init=False, repr=False)
     """Original that `with_neighbor_pool` was called on, whose neighbors and ranks are reused; None for an original."""
 
     def __post_init__(self) -> None:
@@ -122,15 +122,15 @@ class PairedFeatures:
         >>> u = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
         >>> whole = PairedFeatures((u, u))
         >>> half = whole.with_neighbor_pool(torch.arange(30))
-        >>> int(half.pool_neighbors_with_self_by_view[0].max()) < 30, half.features is whole.features
+        >>> int(half.neighbors_in_pool_by_view[0].max()) < 30, half.features is whole.features
         (True, True)
         """
         other = copy.copy(self)
-        maps = ("cross_fitted_canonical_maps", "canonical_references_by_fold_and_direction")
-        for name in ("pool_neighbors_with_self_by_view", *maps, "observed_score_cache"):
+        maps = ("cross_fitted_canonical_maps", "reference_cca_coordinates_by_fold")
+        for name in ("neighbors_in_pool_by_view", *maps, "observed_score_cache"):
             other.__dict__.pop(name, None)
         object.__setattr__(other, "neighbor_pool", neighbor_pool)
-        object.__setattr__(other, "_parent", self if self._parent is None else self._parent)
+        object.__setattr__(other, "_original", self if self._original is None else self._original)
         other._check_enough_neighbor_candidates()
         return other
 
@@ -164,8 +164,8 @@ class PairedFeatures:
     @cached_property
     def _similarity_matrices(self) -> tuple[Tensor, Tensor] | None:
         """Similarity matrix of each view, ``(n, n)``, or None if too large."""
-        if self._parent is not None:
-            return self._parent._similarity_matrices
+        if self._original is not None:
+            return self._original._similarity_matrices
         if len(self) > MAX_SIMILARITY_MATRIX_ITEMS:
             return None
         first, second = self.features
@@ -187,20 +187,20 @@ class PairedFeatures:
         return self._nearest_candidates_of_items(0, items, count), self._nearest_candidates_of_items(1, items, count)
 
     @cached_property
-    def pool_neighbors_with_self_by_view(self) -> tuple[Tensor, Tensor]:
+    def neighbors_in_pool_by_view(self) -> tuple[Tensor, Tensor]:
         """Indices of each item's nearest pool items, possibly itself, ``(n, k)`` per view."""
         # Two more than needed: `neighbors_by_view_excluding_members` removes the two members of a pair.
         count = self.num_neighbors + 2
         if self.neighbor_pool is None:
             first, second = self.neighbors_with_self_by_view
             return first[:, :count], second[:, :count]
-        if self._parent is None or self._parent.neighbor_pool is not None:
+        if self._original is None or self._original.neighbor_pool is not None:
             first, second = (self._nearest_candidates_of_items(view, self.neighbor_pool, count) for view in (0, 1))
             return first, second
         in_pool = torch.zeros(len(self), dtype=torch.bool, device=self.neighbor_pool.device)
         in_pool[self.neighbor_pool] = True
         indices_by_view = []
-        for values, nearest in zip(self.features, self._parent.neighbors_with_self_by_view, strict=True):
+        for values, nearest in zip(self.features, self._original.neighbors_with_self_by_view, strict=True):
             blocks, counts = [], []
             for block in split_into_row_blocks(nearest, nearest.shape[1]):
                 inside = in_pool[block]
@@ -229,13 +229,13 @@ class PairedFeatures:
         return candidate_indices[top_products_and_indices(queries, select_rows(values, candidate_indices), count)[1]]
 
     def neighbors_by_view_excluding_members(self, pairs: PairIndices) -> tuple[Tensor, Tensor]:
-        """Return each pair's neighbors, excluding its own items, ``(p, num_neighbors)`` per view.
+        """Return the items nearest to each member of a pair, except both members, ``(p, num_neighbors)`` per view.
 
         A member among the neighbors would confirm its own pair, or in a re-paired one the pair that it comes from.
         """
         members = torch.stack(pairs, dim=1)
         near = []
-        for nearest, own in zip(self.pool_neighbors_with_self_by_view, pairs, strict=True):
+        for nearest, own in zip(self.neighbors_in_pool_by_view, pairs, strict=True):
             of_pairs = nearest[own]
             is_member = (of_pairs[:, :, None] == members[:, None]).any(dim=2)
             order = is_member.to(torch.uint8).argsort(dim=1, stable=True)[:, : self.num_neighbors]
@@ -243,7 +243,7 @@ class PairedFeatures:
         return near[0], near[1]
 
     def neg_log_rank_shares(self, view: int, queries: Tensor, candidates: Tensor) -> Tensor:
-        """Return -log(rank / number of candidates) of each candidate, ``(p, k)``.
+        """Return -log of the rank share of each query's candidates, by nearness to the query, ``(p, k)``.
 
         The rank share is the share of references at least as near to the query. The share is uniform for a random item,
         so the mean is 1 in every space. Ties count as one group.
@@ -276,8 +276,8 @@ class PairedFeatures:
     @cached_property
     def _similarities_at_ranks_by_view(self) -> tuple[Tensor, Tensor]:
         """Similarities of each item to its neighbors at log-spaced ranks, ``(n, r)`` per view."""
-        if self._parent is not None:
-            return self._parent._similarities_at_ranks_by_view
+        if self._original is not None:
+            return self._original._similarities_at_ranks_by_view
         references, thresholds_by_view = self.reference_sample_indices, []
         reference_of = torch.full((len(self),), -1, device=references.device)
         reference_of[references] = torch.arange(len(references), device=references.device)
@@ -306,8 +306,8 @@ class PairedFeatures:
         return cross_fit_canonical_maps(self.features, self.neighbor_pool_items)
 
     @cached_property
-    def canonical_references_by_fold_and_direction(self) -> tuple[tuple[tuple[Tensor, Tensor], ...], ...]:
-        """CCA coordinates of sampled items in both views, by fold and by predictor view."""
+    def reference_cca_coordinates_by_fold(self) -> tuple[tuple[tuple[Tensor, Tensor], ...], ...]:
+        """CCA coordinates of the reference items in both views, by fold and by direction of prediction."""
         centers, _, maps, correlations = self.cross_fitted_canonical_maps
         folds = []
         for fold_maps, weights in zip(maps, correlations, strict=True):
@@ -375,24 +375,26 @@ def load_vector_pairs(dataset: Dataset) -> PairedFeatures:
     is_copied = len(dataset) * sum(widths) <= MAX_NORMALIZED_COPY_VALUES
     for view, width in enumerate(widths):
         store = dataset.store.select_views((view,))
-        row_divisors = torch.empty(2, len(dataset), 1, dtype=torch.float32)
+        maxima_and_norms = torch.empty(2, len(dataset), 1, dtype=torch.float32)
         values = torch.empty(len(dataset), width, dtype=torch.float32) if is_copied else None
         for rows in split_into_row_blocks(torch.arange(len(dataset)), width):
             fetched = store.fetch_views(rows)[0].float()
-            units, (row_divisors[0, rows], row_divisors[1, rows]) = normalize_rows_by_max_then_norm(fetched, 1.0)
+            units, (maxima_and_norms[0, rows], maxima_and_norms[1, rows]) = normalize_rows_by_max_then_norm(
+                fetched, 1.0
+            )
             if values is not None:
                 values[rows] = units
-        computed = ComputedRows(partial(_read_unit_rows, store, row_divisors), (len(dataset), width))
+        computed = ComputedRows(partial(_read_unit_rows, store, maxima_and_norms), (len(dataset), width))
         features.append(computed if values is None else values)
     first, second = features
     embeddings = (first, second) if widths[0] == widths[1] else None
     return PairedFeatures((first, second), embeddings, are_normalized=True)
 
 
-def _read_unit_rows(store: Store, row_divisor_pairs: Tensor, rows: Tensor) -> Tensor:
+def _read_unit_rows(store: Store, maxima_and_norms: Tensor, rows: Tensor) -> Tensor:
     """Return the given rows of a view, scaled to unit length."""
     unscaled = store.fetch_views(rows)[0].float()
-    return (unscaled / row_divisor_pairs[0].index_select(0, rows)).div_(row_divisor_pairs[1].index_select(0, rows))
+    return (unscaled / maxima_and_norms[0].index_select(0, rows)).div_(maxima_and_norms[1].index_select(0, rows))
 
 
 def encode_pairs(
@@ -409,7 +411,7 @@ def encode_pairs(
 def encode_and_project_views(
     model: Model, dataset: Dataset, views: Views, loader_config: LoaderConfig
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Return the features and projections of all items, one tensor per view.
+    """Return the features of all items and their projections, each with one tensor per view.
 
     The mode and device of the model stay as they are.
     """

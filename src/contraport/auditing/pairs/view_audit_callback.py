@@ -1,9 +1,9 @@
 """Online audit of three or more views, which drops suspected views between epochs.
 
 Each pair of views is scored as in an audit of two (`contraport.auditing.pairs.mismatch_dropping_callback`), and the
-scores of all pairs give those of the views (`contraport.auditing.pairs.log_odds_of_right_views`). A suspected view
-counts as missing until the next scoring: the training uses the item with its other views. An item with fewer than two
-trusted views is left out.
+scores of all pairs give those of the views (`contraport.auditing.pairs.view_log_odds`). A suspected view counts as
+missing until the next scoring: the training uses the item with its other views. An item with fewer than two trusted
+views is left out.
 
 A decoy is an item with one wrong view, a known mismatch in all pairs with this view. For a third of the training the
 decoys replace the items that they are made of.
@@ -18,11 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contraport.auditing.pairs.log_odds_of_right_views import (
-    estimate_view_noise_rates,
-    mismatched_to_right_log_ratios,
-    right_view_log_odds,
-)
 from contraport.auditing.pairs.mismatch_dropping_callback import MAX_DROPPED_SHARE, MismatchDroppingCallback
 from contraport.auditing.pairs.noise_rate import area_under_roc_curve, estimate_noise_rate
 from contraport.auditing.pairs.pair_scoring import score_pairs
@@ -33,6 +28,11 @@ from contraport.auditing.pairs.paired_features import (
     PairIndices,
     encode_and_project_views,
     has_only_vector_views,
+)
+from contraport.auditing.pairs.view_log_odds import (
+    estimate_view_noise_rates,
+    mismatch_log_likelihood_ratios,
+    right_view_log_odds,
 )
 from contraport.runs import WritableRun
 
@@ -146,7 +146,7 @@ class ViewAuditCallback(MismatchDroppingCallback[ViewAuditState]):
         else:
             rates, memorized = last.pair_rates, last.memorization_auc
         ratios = [
-            mismatched_to_right_log_ratios(scores[:, column].numpy(), *sample, float(rates[column]))
+            mismatch_log_likelihood_ratios(scores[:, column].numpy(), *sample, float(rates[column]))
             for column, sample in enumerate(samples)
         ]
         names = self._dataset.view_names
@@ -157,7 +157,7 @@ class ViewAuditCallback(MismatchDroppingCallback[ViewAuditState]):
         view_rates = estimate_view_noise_rates(names, rate_by_names)
         view_scores = torch.from_numpy(right_view_log_odds(np.stack(ratios, axis=1), self._view_pairs, view_rates))
         positions, trusted = self._select_training_positions_and_trusted_views(
-            view_scores, includes_decoys=epoch < self._decoy_epochs
+            view_scores, trains_on_decoys=epoch < self._decoy_epochs
         )
         return ViewAuditState(
             epoch, number, scores, rates, torch.from_numpy(view_rates), view_scores, memorized, positions, trusted
@@ -193,7 +193,7 @@ class ViewAuditCallback(MismatchDroppingCallback[ViewAuditState]):
         return ScoresByViewPair(scores, fresh_scores.where(is_known, torch.nan))
 
     def _select_training_positions_and_trusted_views(
-        self, view_scores: Tensor, *, includes_decoys: bool
+        self, view_scores: Tensor, *, trains_on_decoys: bool
     ) -> tuple[Tensor, Tensor]:
         """Return sorted positions to train on, and a mask of trusted views.
 
@@ -205,7 +205,7 @@ class ViewAuditCallback(MismatchDroppingCallback[ViewAuditState]):
         lowest = view_scores[:items].sort(dim=0).values[round(MAX_DROPPED_SHARE * (items - 1))]
         trusted = view_scores >= lowest.clamp(max=0)
         best = view_scores.topk(2, dim=1)
-        positions = self._initial_positions if includes_decoys else torch.arange(items)
+        positions = self._initial_positions if trains_on_decoys else torch.arange(items)
         is_usable = trusted[positions].sum(dim=1) >= 2
         order = best.values[positions, 1].masked_fill(is_usable, torch.inf).argsort(descending=True, stable=True)
         number = max(int(is_usable.sum()), self._order.batch_size, NUM_NEIGHBORS + 2)

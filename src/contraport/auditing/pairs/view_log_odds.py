@@ -43,31 +43,31 @@ def estimate_view_noise_rates(names: Sequence[str], pair_rates: Mapping[tuple[st
 
 
 def right_view_log_odds(
-    pair_log_ratios: NDArray[np.floating], view_pairs: Sequence[tuple[int, int]], view_noise_rates: NDArray[np.floating]
+    mismatch_log_ratios: NDArray[np.floating], view_pairs: Sequence[tuple[int, int]], noise_rates: NDArray[np.floating]
 ) -> NDArray[np.floating]:
     """Return the log odds that each view belongs to its item, ``(n, k)``.
 
     Args:
-        pair_log_ratios: `mismatched_to_right_log_ratios` of each pair of views, ``(n, pairs)``.
+        mismatch_log_ratios: `mismatch_log_likelihood_ratios` of each pair of views, ``(n, pairs)``.
         view_pairs: the numbers of the two views of each pair.
-        view_noise_rates: share of items whose view is wrong, for each view, ``(k,)``.
+        noise_rates: share of items whose view is wrong, for each view, ``(k,)``.
     """
     from scipy.special import logsumexp
 
-    views = range(len(view_noise_rates))
+    views = range(len(noise_rates))
     wrong_views = [wrong for size in range(MAX_ASSUMED_WRONG_VIEWS_PER_ITEM + 1) for wrong in combinations(views, size)]
     is_wrong = np.array([[view in wrong for view in views] for wrong in wrong_views])
     is_pair_wrong = np.array([[row[first] or row[second] for first, second in view_pairs] for row in is_wrong])
-    prior = np.clip(view_noise_rates, 0.01, 0.9)
+    prior = np.clip(noise_rates, 0.01, 0.9)
     log_prior = np.where(is_wrong, np.log(prior), np.log1p(-prior)).sum(axis=1)
-    log_posterior = log_prior + PAIR_DEPENDENCE_DISCOUNT * pair_log_ratios @ is_pair_wrong.T
+    log_posterior = log_prior + PAIR_DEPENDENCE_DISCOUNT * mismatch_log_ratios @ is_pair_wrong.T
     columns = [
         logsumexp(log_posterior[:, ~wrong], axis=1) - logsumexp(log_posterior[:, wrong], axis=1) for wrong in is_wrong.T
     ]
     return np.stack(columns, axis=1)
 
 
-def mismatched_to_right_log_ratios(
+def mismatch_log_likelihood_ratios(
     scores: NDArray[np.floating],
     pair_scores: NDArray[np.floating],
     mismatch_scores: NDArray[np.floating],
