@@ -52,7 +52,7 @@ class RoundResult(NamedTuple):
     noise_rate: NoiseRate
     last_computed_features: PairedFeatures | None
 
-    def get_trusted_indices(self) -> Tensor:
+    def get_trusted_pair_indices(self) -> Tensor:
         """Return the sorted indices of the pairs that are not suspected mismatches."""
         items, suspects = len(self.scores), round(self.noise_rate.rate * len(self.scores))
         check(
@@ -76,7 +76,7 @@ def score_frozen_rounds(dataset: Dataset, *, statistic: str, rounds: int, seed: 
     everything = PairIndices(items.repeat(2), torch.cat([items, partners]))
     paired, result = load_vector_pairs(dataset), None
     for _ in range(rounds):
-        paired = paired if result is None else paired.with_neighbor_pool(result.get_trusted_indices())
+        paired = paired if result is None else paired.with_neighbor_pool(result.get_trusted_pair_indices())
         scores, mismatch_scores = score_pairs(paired, everything, statistic).numpy().reshape(2, -1)
         result = RoundResult(scores, mismatch_scores, estimate_noise_rate(scores, mismatch_scores), paired)
         yield result
@@ -128,7 +128,7 @@ class CrossFitPairAndMismatchScores:
 def train_crossfit_rounds(
     dataset: Dataset, settings: Settings, saved_scores: CrossFitPairAndMismatchScores, *, statistic: str, folds: int
 ) -> Iterator[RoundResult]:
-    """Audit by cross-fitting in rounds, and yield the mean scores after each round.
+    """Audit by cross-fitting in rounds, and yield each pair's mean score over the rounds so far.
 
     A round deals the pairs into folds and scores each by an encoder that is trained on the others, without the suspects
     of the rounds before. Pairs that exchange partners to make mismatches are always in the same fold, so that pairs and
@@ -141,7 +141,7 @@ def train_crossfit_rounds(
     partners = exchange_partners_across_sets(groups)
     trusted, paired, result = torch.arange(len(dataset)), None, None
     for number in range(rounds):
-        trusted = trusted if result is None else result.get_trusted_indices()
+        trusted = trusted if result is None else result.get_trusted_pair_indices()
         for repeat in range(repeats):
             place, run = (number, repeat), number * repeats + repeat
             run_settings = settings.replace_unchecked(seed=derive_torch_seed("audit.crossfit", settings.seed, run))

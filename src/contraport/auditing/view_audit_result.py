@@ -31,7 +31,7 @@ ItemViewIndexPairs = NDArray[np.int64]
 
 
 def check_views_accept_nan(dataset: Dataset) -> None:
-    """Raise `UsageError` if a view is an image or a text."""
+    """Raise `UsageError` if a view is an image or a text, which cannot hold NaN."""
     kinds = [kind_from_shape(shape) for shape in dataset.shapes]
     good = not {"image", "text"} & {*kinds}
     check(good, f"drop: requires vectors or series as three or more views, got {join_names(kinds)}.", "not_numeric")

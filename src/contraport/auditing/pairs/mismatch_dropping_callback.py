@@ -148,7 +148,7 @@ class MismatchDroppingCallback(Callback, ABC, Generic[AuditStateT]):
         with stop_all_on_error():
             if is_main_process():
                 self.save_scores(self.run_folder)
-        description = self.describe_noise_rate_and_kept_data()
+        description = self.describe_noise_and_kept_data()
         (log.info if is_last else log.debug)("audit at epoch %d: %s", state.trained_epochs, description)
         if is_last and state.memorization_auc > MEMORIZATION_AUC_THRESHOLD:
             log.warning(format_memorization_warning(state.memorization_auc))
@@ -174,7 +174,7 @@ class MismatchDroppingCallback(Callback, ABC, Generic[AuditStateT]):
         """Write the latest scores to a run folder."""
 
     @abstractmethod
-    def describe_noise_rate_and_kept_data(self) -> str:
+    def describe_noise_and_kept_data(self) -> str:
         """Describe the share of mismatches and the data left to train on."""
 
     @abstractmethod
@@ -214,7 +214,7 @@ class AuditCallback(MismatchDroppingCallback[PairAuditState]):
     def save_scores(self, run: WritableRun) -> None:
         run.save_arrays(run.pairs_path, self.build_result_arrays())
 
-    def describe_noise_rate_and_kept_data(self) -> str:
+    def describe_noise_and_kept_data(self) -> str:
         state = self.last_state
         assert state is not None
         rate, low, high = map(format_percent, (state.noise_rate, state.noise_rate_low, state.noise_rate_high))

@@ -152,12 +152,10 @@ def _score_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 def _score_similarity_to_partner_neighbors(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Mean similarity in one view to the items nearest in the other view, averaged over both directions."""
     (near_first, near_second), (x, y) = paired.neighbors_by_view_excluding_members(pairs), paired.features
-    return (
-        _compute_mean_similarity(y, pairs.second, near_first) + _compute_mean_similarity(x, pairs.first, near_second)
-    ) / 2
+    return (_mean_similarity(y, pairs.second, near_first) + _mean_similarity(x, pairs.first, near_second)) / 2
 
 
-def _compute_mean_similarity(features: TensorOrComputedRows, items: Tensor, neighbors: Tensor) -> Tensor:
+def _mean_similarity(features: TensorOrComputedRows, items: Tensor, neighbors: Tensor) -> Tensor:
     """Return the mean similarity of each item to its `neighbors`, ``(p,)``."""
     width = features.shape[1]
     blocks = zip(split_into_row_blocks(items, width), split_into_row_blocks(neighbors, width), strict=True)
@@ -201,13 +199,10 @@ def _score_neg_rank_share(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     """Negated share of candidates that are nearer to an item than its partner is."""
     x, y = paired.load_embeddings()
     first, second = x[pairs.first], y[pairs.second]
-    return (
-        -(_compute_share_nearer_than_partner(first, y, second) + _compute_share_nearer_than_partner(second, x, first))
-        / 2
-    )
+    return -(_share_nearer_than_partner(first, y, second) + _share_nearer_than_partner(second, x, first)) / 2
 
 
-def _compute_share_nearer_than_partner(queries: Tensor, candidates: Tensor, partner_vectors: Tensor) -> Tensor:
+def _share_nearer_than_partner(queries: Tensor, candidates: Tensor, partner_vectors: Tensor) -> Tensor:
     """Return the share of candidate vectors nearer to each query vector than its partner's, ``(p,)``."""
     blocks = zip(*(split_into_row_blocks(x, len(candidates)) for x in (queries, partner_vectors)), strict=True)
     return torch.cat([

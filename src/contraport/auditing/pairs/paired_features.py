@@ -378,10 +378,8 @@ def load_vector_pairs(dataset: Dataset) -> PairedFeatures:
         maxima_and_norms = torch.empty(2, len(dataset), 1, dtype=torch.float32)
         values = torch.empty(len(dataset), width, dtype=torch.float32) if is_copied else None
         for rows in split_into_row_blocks(torch.arange(len(dataset)), width):
-            fetched = store.fetch_views(rows)[0].float()
-            units, (maxima_and_norms[0, rows], maxima_and_norms[1, rows]) = normalize_rows_by_max_then_norm(
-                fetched, 1.0
-            )
+            block = store.fetch_views(rows)[0].float()
+            units, (maxima_and_norms[0, rows], maxima_and_norms[1, rows]) = normalize_rows_by_max_then_norm(block, 1.0)
             if values is not None:
                 values[rows] = units
         computed = ComputedRows(partial(_read_unit_rows, store, maxima_and_norms), (len(dataset), width))

@@ -5,8 +5,8 @@ partners: the members of a right pair already have theirs. The best partner of e
 generic one (a hub), so all items are matched at once: in the plan every item has mass 1, so has every candidate, and
 mass that fits nowhere goes to the slack. The mass of a proposal is its confidence. A candidate is proposed to one item.
 
-The plan is that of exp(slope * (score - offset)), against a slack of weight 1. Slope and offset are fitted by maximum
-likelihood to pairs that are not suspected, with half of their partners replaced, so that the right answers are known.
+The plan is that of exp(slope * (score - threshold)), against a slack of weight 1. Both are fitted by maximum likelihood
+to pairs that are not suspected, with half of their partners replaced, so that the right answers are known.
 
 Source: Sarlin et al. (2020), SuperGlue, section 3.2: entropic transport with a slack row and column.
 """
@@ -84,7 +84,7 @@ class CandidateScoreEntries(NamedTuple):
 
     @property
     def own_partner_entry_mask(self) -> NDArray[np.bool_]:
-        """Mask of the scored pairs of an item and its own partner, ``(e,)``."""
+        """Mask of the entries that score an item with its own partner, ``(e,)``."""
         return np.asarray(self.columns == self.own_columns_or_minus_one[self.rows])
 
 
@@ -136,7 +136,7 @@ def propose_partners(
     True
     """
     items = paired.observed_pair_indices.first
-    contents = (items if second_view_content_ids is None else second_view_content_ids.to(items.device)).cpu().numpy()
+    content_ids = (items if second_view_content_ids is None else second_view_content_ids.to(items.device)).cpu().numpy()
     own_scores = score_pairs(paired, None, statistic)
     partners, best, confidences = torch.full_like(items, -1), own_scores.clone(), torch.zeros_like(own_scores)
     trusted = items[~torch.isin(items, exchangeable)]
@@ -145,19 +145,19 @@ def propose_partners(
         drawn = trusted[torch.from_numpy(shuffled).to(trusted.device)][:MAX_FITTED_PAIRS]
         # There are as many candidates as exchangeable items: among more candidates, some would fit by chance.
         samples = drawn.tensor_split(max(1, len(drawn) // max(math.ceil(1.5 * len(exchangeable)), MIN_FITTED_PAIRS)))
-        slope, offset = fit_score_slope_and_offset_for_plan([
-            score_likely_candidates(paired, part[: 2 * len(part) // 3], part[len(part) // 3 :], statistic, contents)
+        slope, threshold = fit_slope_and_threshold([
+            score_likely_candidates(paired, part[: 2 * len(part) // 3], part[len(part) // 3 :], statistic, content_ids)
             for part in samples
         ])  # fmt: skip
-        candidates = score_likely_candidates(paired, exchangeable, exchangeable, statistic, contents, with_own=True)
-        mass, slack = solve_mass_and_slack(candidates, slope, offset)
+        candidates = score_likely_candidates(paired, exchangeable, exchangeable, statistic, content_ids, with_own=True)
+        mass, slack = solve_mass_and_slack(candidates, slope, threshold)
         own = np.zeros(len(exchangeable))
         own[candidates.rows[candidates.own_partner_entry_mask]] = mass[candidates.own_partner_entry_mask]
         order = np.lexsort((-np.where(candidates.own_partner_entry_mask, -1.0, mass), candidates.rows))
         entries = order[np.unique(candidates.rows[order], return_index=True)[1]]  # the largest of each row
         better = candidates.scores[entries] > own_scores[exchangeable].cpu().numpy()
         entries = entries[better & (mass[entries] > np.maximum(own, slack))]
-        members = _item_per_proposal_or_minus_one(entries, candidates, mass, contents[exchangeable.cpu().numpy()])
+        members = _assign_distinct_items(entries, candidates, mass, content_ids[exchangeable.cpu().numpy()])
         entries, members = entries[members >= 0], members[members >= 0]
         at = exchangeable[torch.from_numpy(candidates.rows[entries]).to(exchangeable.device)]
         partners[at] = exchangeable[torch.from_numpy(members).to(exchangeable.device)]
@@ -167,15 +167,21 @@ def propose_partners(
 
 
 def score_likely_candidates(
-    paired: PairedFeatures, items: Tensor, others: Tensor, statistic: str, contents: IntArray, *, with_own: bool = False
+    paired: PairedFeatures,
+    items: Tensor,
+    others: Tensor,
+    statistic: str,
+    second_view_content_ids: IntArray,
+    *,
+    with_own: bool = False,
 ) -> CandidateScoreEntries:
     """Return scores of `items` with their likely partners among `others`.
 
     Each item's own partner is always scored if `with_own`, which requires that it is among the candidates.
     """
-    columns, first, capacities = np.unique(contents[others.cpu().numpy()], return_index=True, return_counts=True)
+    other_contents, own_contents = (second_view_content_ids[part.cpu().numpy()] for part in (others, items))
+    columns, first, capacities = np.unique(other_contents, return_index=True, return_counts=True)
     candidates = others[torch.from_numpy(first).to(others.device)]
-    own_contents = contents[items.cpu().numpy()]
     own_places = np.searchsorted(columns, own_contents).clip(max=len(columns) - 1)
     own_columns_or_minus_one = np.where(columns[own_places] == own_contents, own_places, -1)
     of_items = _shortlist_partner_positions(paired, 0, items, candidates).cpu().numpy()
@@ -193,7 +199,7 @@ def score_likely_candidates(
 
 
 def _shortlist_partner_positions(paired: PairedFeatures, view: int, items: Tensor, others: Tensor) -> Tensor:
-    """Return each item's likely partners as positions in `others`, int64 ``(p, k)``.
+    """Return the likely partners of each of p items, as positions in `others`, int64 ``(p, k)``.
 
     The partners of an item's neighbors in `view` are averaged; candidates are nearest to the mean in the other view.
     """
@@ -208,8 +214,8 @@ def _shortlist_partner_positions(paired: PairedFeatures, view: int, items: Tenso
     )
 
 
-def fit_score_slope_and_offset_for_plan(samples: Sequence[CandidateScoreEntries]) -> tuple[float, float]:
-    """Fit the slope and offset that turn scores into a transport plan.
+def fit_slope_and_threshold(samples: Sequence[CandidateScoreEntries]) -> tuple[float, float]:
+    """Fit the slope and threshold that turn scores into a transport plan.
 
     The right partner of an item is its own; if that is no candidate, its mass should stay unmatched (slack). The mean
     log mass of right partners is maximized.
@@ -230,7 +236,7 @@ def fit_score_slope_and_offset_for_plan(samples: Sequence[CandidateScoreEntries]
         return -float(np.log(np.maximum(right, np.finfo(float).tiny)).mean())
 
     largest = math.log(min(MAX_SLOPE, MAX_EXPONENT / max(high - low, 1e-6)))
-    starts = [(slope, offset) for slope in np.linspace(-1, largest, 5) for offset in np.linspace(low, high, 5)]
+    starts = [(slope, threshold) for slope in np.linspace(-1, largest, 5) for threshold in np.linspace(low, high, 5)]
     start = min(starts, key=lambda parameters: loss(np.array(parameters)))
     bounds = [(-3, largest), (low, high)]
     fitted = minimize(loss, start, method="Nelder-Mead", bounds=bounds, options={"maxfev": 60}).x
@@ -255,7 +261,7 @@ def _stack_block_diagonally(samples: Sequence[CandidateScoreEntries]) -> Candida
 
 
 def solve_mass_and_slack(
-    candidates: CandidateScoreEntries, slope: float, threshold_score: float, iterations: int = SINKHORN_ITERATIONS
+    candidates: CandidateScoreEntries, slope: float, threshold: float, iterations: int = SINKHORN_ITERATIONS
 ) -> tuple[FloatArray, FloatArray]:
     """Return each candidate pair's mass, ``(e,)``, and each row's unmatched mass, ``(r,)``.
 
@@ -269,7 +275,7 @@ def solve_mass_and_slack(
     """
     from scipy.sparse import csr_array
 
-    values = np.exp(slope * (candidates.scores - threshold_score))
+    values = np.exp(slope * (candidates.scores - threshold))
     shape = (len(candidates.own_columns_or_minus_one), len(candidates.capacities))
     kernel = csr_array((values, (candidates.rows, candidates.columns)), shape=shape)
     transposed, columns = kernel.T.tocsr(), candidates.capacities
@@ -279,22 +285,22 @@ def solve_mass_and_slack(
     return rows[candidates.rows] * values * columns[candidates.columns], rows
 
 
-def _item_per_proposal_or_minus_one(
-    proposed_entries: IntArray, candidates: CandidateScoreEntries, mass: FloatArray, contents: IntArray
+def _assign_distinct_items(
+    proposed_entries: IntArray, candidates: CandidateScoreEntries, mass: FloatArray, content_ids: IntArray
 ) -> IntArray:
-    """Return a distinct item with each proposal's second view, -1 if none is left.
+    """Assign each proposal an item that has its second view, no item twice; -1 if none is left.
 
     Args:
         proposed_entries: entries of the matrix that are proposals, ``(p,)``.
         candidates: the matrix.
         mass: mass of each entry in the plan, ``(e,)``.
-        contents: number of the content of each item.
+        content_ids: content id of each item's second view.
     """
     order = np.lexsort((-mass[proposed_entries], candidates.columns[proposed_entries]))
     columns = candidates.columns[proposed_entries[order]]
     turn = np.arange(len(columns)) - np.searchsorted(columns, columns)
     is_left = turn < candidates.capacities[columns]
-    members = np.argsort(contents, kind="stable")
+    members = np.argsort(content_ids, kind="stable")
     begin = np.concatenate([[0], candidates.capacities.cumsum()[:-1]]).astype(np.int64)
     assigned = np.full(len(proposed_entries), -1)
     assigned[order[is_left]] = members[(begin[columns] + turn)[is_left]]

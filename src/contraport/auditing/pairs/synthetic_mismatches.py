@@ -62,7 +62,7 @@ class DatasetWithDecoysPastEnd(Dataset):
 
     @property
     def has_missing_or_distrusted_views(self) -> bool:
-        """True if batches mark views that are missing or suspected to be wrong."""
+        """True if batches have a mask of missing and suspected views."""
         return self.trusted_view_mask is not None or super().has_missing_or_distrusted_views
 
     def __getitems__(self, positions: list[int]) -> Batch:
@@ -128,7 +128,7 @@ def check_auditable_dataset(
 
 
 def draw_groups_of_exchanging_sets(dataset: Dataset, *, seed: int) -> tuple[tuple[Tensor, ...], ...]:
-    """Draw random groups of item sets that exchange partners to form mismatches.
+    """Draw random groups of item sets; the sets of a group exchange partners, which forms mismatches.
 
     A group has two sets of similar size, ``(m,)`` items each; items of equal content share a set.
     If the number of sets is odd, the last group has three sets.
@@ -156,7 +156,7 @@ def draw_groups_of_exchanging_sets(dataset: Dataset, *, seed: int) -> tuple[tupl
 
 
 def exchange_partners_across_sets(groups_of_sets: tuple[tuple[Tensor, ...], ...]) -> Tensor:
-    """Return each item's wrong partner, from another item set of its group.
+    """Return a wrong partner for each item, from another item set of the same group.
 
     >>> exchange_partners_across_sets((tuple(torch.tensor([[0], [2]])), tuple(torch.tensor([[1], [3], [4]])))).tolist()
     [2, 4, 0, 1, 3]

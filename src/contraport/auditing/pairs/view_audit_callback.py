@@ -107,7 +107,7 @@ class ViewAuditCallback(MismatchDroppingCallback[ViewAuditState]):
         }
         run.save_arrays(run.view_scores_path, arrays)  # `contraport.runs.Run.view_scores` reads them
 
-    def describe_noise_rate_and_kept_data(self) -> str:
+    def describe_noise_and_kept_data(self) -> str:
         state, names = self.last_state, self._dataset.view_names
         assert state is not None
         rates = (f"{name} {rate:.1%}" for name, rate in zip(names, state.view_rates.tolist(), strict=True))
