@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contraport._utils.formatting import pluralize
-from contraport._utils.vector_search import find_approximate_search
+from contraport._utils.vector_search import build_approximate_search_if_faster
 from contraport.catalog.data_option_parsers import MiningRule
 from contraport.data.duplicate_groups import first_index_by_group, number_by_first_occurrence
 from contraport.engine import normalize
@@ -149,7 +149,7 @@ def _search_negatives_with_scores(
     search = None
     if len(queries) * total > MAX_EXACT_PAIRS and len(queries) > 1:
         generator = torch_generator("negatives.cells", len(queries), total)
-        search = find_approximate_search(
+        search = build_approximate_search_if_faster(
             queries, columns, count, generator, min_recall=0.99, sample_size=RECALL_QUERIES
         )
     if search is not None:

@@ -101,8 +101,8 @@ def find_cached_arrays(
     return None
 
 
-def total_array_bytes(key: Mapping[str, Any]) -> int:
-    """Return the total bytes of arrays with the dtype and shapes in `key`."""
+def expected_array_bytes(key: Mapping[str, Any]) -> int:
+    """Return the total bytes that arrays of the dtype and shapes in `key` take."""
     return sum(np.dtype(key["dtype"]).itemsize * int(np.prod(shape)) for shape in key["shapes"])
 
 

@@ -69,13 +69,13 @@ CURRENT_NAME_BY_DEPRECATED = {
 """Current name of each deprecated public name or package; the old name still works, with a warning."""
 
 
-def import_object(location: str) -> Any:
-    """Import the object at a location ``"module:attribute"``.
+def import_object(import_path: str) -> Any:
+    """Import the object at a path ``"module:attribute"``.
 
     >>> import_object("math:pi")
     3.141592653589793
     """
-    module, _, attribute = location.partition(":")
+    module, _, attribute = import_path.partition(":")
     return getattr(import_module(module), attribute)
 
 

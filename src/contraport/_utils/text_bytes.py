@@ -28,7 +28,7 @@ def is_text_batch(items: Tensor) -> bool:
 
 
 def item_shape(items: Tensor) -> tuple[int, ...]:
-    """Return the shape of one item, which is ``()`` for a text."""
+    """Return the shape of one item of a batch, which is ``()`` for a text."""
     return TEXT_SHAPE if is_text_batch(items) else tuple(items.shape[1:])
 
 
@@ -112,9 +112,9 @@ def tensor_to_texts(items: Tensor) -> list[str]:
     return [bytes(row).rstrip(b"\0").decode("utf-8", "replace") for row in items.cpu().numpy()]
 
 
-def concatenate_batches(parts: Sequence[Tensor]) -> Tensor:
-    """Concatenate batches of items, with texts padded to the longest."""
-    if not is_text_batch(parts[0]):
-        return torch.cat(list(parts))
-    longest = max(part.shape[1] for part in parts)
-    return torch.cat([F.pad(part, (0, longest - part.shape[1])) for part in parts])
+def concatenate_batches(batches: Sequence[Tensor]) -> Tensor:
+    """Concatenate batches of any items, padding texts to the longest."""
+    if not is_text_batch(batches[0]):
+        return torch.cat(list(batches))
+    longest = max(batch.shape[1] for batch in batches)
+    return torch.cat([F.pad(batch, (0, longest - batch.shape[1])) for batch in batches])

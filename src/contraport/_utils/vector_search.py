@@ -84,7 +84,7 @@ def select_rows(values: TensorOrComputedRows, rows: Tensor) -> TensorOrComputedR
 
 
 def scale_rows_lazily_if_large(values: Tensor, scale: Callable[[Tensor], Tensor]) -> TensorOrComputedRows:
-    """Scale the rows of a matrix, as `ComputedRows` if it is large.
+    """Scale the rows of a matrix by `scale`, lazily if the matrix is large.
 
     >>> scale_rows_lazily_if_large(torch.tensor([[3.0, 4.0]]), F.normalize)
     tensor([[0.6000, 0.8000]])
@@ -178,7 +178,7 @@ class CellSearch:
 
     Args:
         unit_vectors: the matrix, ``(n, d)``.
-        row_indices: indices of the rows to search, int64 ``(m,)``.
+        searched_rows: indices of the rows to search, int64 ``(m,)``.
         generator: draws the samples that the cells are fitted to, on the CPU.
 
     >>> u = F.normalize(torch.randn(5_000, 3, generator=torch.Generator().manual_seed(0)), dim=1)
@@ -187,9 +187,9 @@ class CellSearch:
     [0, 2]
     """
 
-    def __init__(self, unit_vectors: TensorOrComputedRows, row_indices: Tensor, generator: torch.Generator) -> None:
+    def __init__(self, unit_vectors: TensorOrComputedRows, searched_rows: Tensor, generator: torch.Generator) -> None:
         self._values = unit_vectors
-        self._cells = _split_into_cells(unit_vectors, row_indices, generator)
+        self._cells = _split_into_cells(unit_vectors, searched_rows, generator)
         self._centers = F.normalize(torch.stack([unit_vectors[cell].mean(dim=0) for cell in self._cells]), dim=1)
         self._sizes = torch.tensor([len(cell) for cell in self._cells], device=unit_vectors.device)
 
@@ -233,7 +233,7 @@ class CellSearch:
         rows = torch.zeros_like(largest, dtype=torch.int64)
         for part in torch.arange(len(queries), device=queries.device).split(MAX_TILE_PRODUCTS // MAX_CELL_ROWS):
             block = queries[part]
-            is_compared = self._count_rows_in_nearer_cells(block) < min_compared
+            is_compared = self._count_rows_before_each_cell(block) < min_compared
             for cell, members in zip(self._cells, is_compared.T, strict=True):
                 compared = part[members]
                 products = block[members] @ self._values.index_select(0, cell).T
@@ -248,21 +248,20 @@ class CellSearch:
         largest, order = largest.sort(dim=1, descending=True)
         return largest, rows.gather(1, order)
 
-    def count_rows_in_nearer_cells(self, queries: Tensor, rows_per_query: Tensor) -> Tensor:
-        """Count, for each given row of a query, the rows in nearer cells.
+    def count_rows_in_nearer_cells(self, queries: Tensor, row_indices: Tensor) -> Tensor:
+        """Count, for each query and row, the rows in cells nearer to the query than the row's own.
 
-        A cell is nearer if its center is nearer to the query than that of the row's own cell. The rows of each query
-        and the result are int64 ``(q, k)``.
+        A cell is nearer if its center is. The row indices of each query, and the result, are int64 ``(q, k)``.
         """
-        device, block_size = rows_per_query.device, MAX_TILE_PRODUCTS // MAX_CELL_ROWS
+        device, block_size = row_indices.device, MAX_TILE_PRODUCTS // MAX_CELL_ROWS
         cell_of_row = torch.zeros(len(self._values), dtype=torch.int64, device=device)
         cells = torch.arange(len(self._cells), device=device).repeat_interleave(self._sizes)
         cell_of_row[torch.cat(self._cells)] = cells
-        blocks = zip(queries.split(block_size), rows_per_query.split(block_size), strict=True)
-        return torch.cat([self._count_rows_in_nearer_cells(q).gather(1, cell_of_row[r]) for q, r in blocks])
+        blocks = zip(queries.split(block_size), row_indices.split(block_size), strict=True)
+        return torch.cat([self._count_rows_before_each_cell(q).gather(1, cell_of_row[r]) for q, r in blocks])
 
-    def _count_rows_in_nearer_cells(self, queries: Tensor) -> Tensor:
-        """Count, for each query and cell, the rows of all nearer cells."""
+    def _count_rows_before_each_cell(self, queries: Tensor) -> Tensor:
+        """Count, for each query and cell, the rows of all cells nearer to the query."""
         order = (queries @ self._centers.T).argsort(dim=1, descending=True, stable=True)
         before = self._sizes[order].cumsum(dim=1) - self._sizes[order]
         return torch.empty_like(before).scatter_(1, order, before)
@@ -303,7 +302,7 @@ class ApproximateSearch(NamedTuple):
         return self.search.top_products_and_indices(queries, count, self.min_compared)
 
 
-def find_approximate_search(
+def build_approximate_search_if_faster(
     queries: TensorOrComputedRows,
     keys: TensorOrComputedRows,
     count: int,
@@ -312,7 +311,7 @@ def find_approximate_search(
     min_recall: float,
     sample_size: int,
 ) -> ApproximateSearch | None:
-    """Return an approximate search with `min_recall`, None if no faster than exact search.
+    """Build an approximate search with `min_recall`; return None if it is no faster than an exact one.
 
     The number of compared keys is chosen by the exact neighbors of `sample_size` queries, and the recall is measured on
     as many others. None if half of the keys would be compared: an exact search is then as fast.
@@ -326,7 +325,8 @@ def find_approximate_search(
         sample_size: maximum number of queries by which the number of compared keys is chosen.
 
     >>> u = F.normalize(torch.randn(20_000, 3, generator=torch.Generator().manual_seed(0)), dim=1)
-    >>> found = find_approximate_search(u, u, 5, torch.Generator().manual_seed(0), min_recall=0.9, sample_size=50)
+    >>> seeded = torch.Generator().manual_seed(0)
+    >>> found = build_approximate_search_if_faster(u, u, 5, seeded, min_recall=0.9, sample_size=50)
     >>> found.min_compared < 5_000, found.recall > 0.8, found.num_recall_queries
     (True, True, 50)
     """

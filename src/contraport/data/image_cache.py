@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from contraport._utils.array_cache import find_cached_arrays, load_or_build_arrays, total_array_bytes
+from contraport._utils.array_cache import expected_array_bytes, find_cached_arrays, load_or_build_arrays
 from contraport._version import __version__
 from contraport.data.data_loader import build_loader
 from contraport.data.dataset import Dataset
@@ -57,7 +57,7 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
         return dataset
     shapes = [[len(dataset), *store.shapes[0]] for store in encoded]
     cache_key = {"version": __version__, "data": digest_for_cache(dataset), "shapes": shapes, "dtype": "uint8"}
-    size = total_array_bytes(cache_key)
+    size = expected_array_bytes(cache_key)
     if find_cached_arrays(folder, cache_key) is None:
         existing = next(place for place in (folder, *folder.absolute().parents) if place.is_dir())
         free = shutil.disk_usage(existing).free

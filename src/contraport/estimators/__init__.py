@@ -1,4 +1,4 @@
-"""Contrastive encoders, t-SNE and inverse optimal transport for scikit-learn, and maps."""
+"""Contrastive encoders, t-SNE and inverse optimal transport as scikit-learn estimators, and the command `map`."""
 
 from typing import TYPE_CHECKING
 

@@ -45,8 +45,8 @@ _ArrayOrViews = ArrayLike | tuple[ArrayLike, ...] | Mapping[str, ArrayLike]
 """One view: an array with a row for each item, or a list of texts. Or several, in a tuple or in a dict by name."""
 
 
-class _UnwrappedTransform:
-    """Base class of `ContrastiveEncoder` with a `transform` that scikit-learn does not wrap.
+class _UnwrappedTransformMixin:
+    """Mixin of `ContrastiveEncoder` with a `transform` that scikit-learn does not wrap.
 
     scikit-learn wraps a `transform` that a class itself defines, to build a frame with the feature names of all views.
     The given views are only known in the call.
@@ -95,7 +95,7 @@ class _AllOrSelectedViewsFeatureTransformer(TransformerMixin, BaseEstimator):
         return self.encoder._name_output_features_of_views(self.views)
 
 
-class ContrastiveEncoder(_UnwrappedTransform, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class ContrastiveEncoder(_UnwrappedTransformMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """scikit-learn transformer that trains an encoder by contrastive learning.
 
     Views of one item get similar features. Views are random augmentations of each item. Or they are given: a tuple of
@@ -308,7 +308,7 @@ class ContrastiveEncoder(_UnwrappedTransform, ClassNamePrefixFeaturesOutMixin, T
 
     @property
     def _model(self) -> Model:
-        """Trained model with projections."""
+        """Trained model, including its projector."""
         return self.training_module_.model
 
     @property
@@ -478,18 +478,18 @@ def _as_texts_or_array(argument: str, values: Any, validate: Callable[[Any], np.
         # pandas categories are objects after the check; the cast raises for those that are not numbers.
         return array.astype(np.float32) if array.dtype == np.object_ else array
     except ValueError as error:
-        columns = _describe_text_columns(values)
+        columns = _describe_non_numeric_columns(values)
         if not columns:
             raise
         message = f"{argument}: must be numbers, got text in the columns {', '.join(columns)}. Drop or encode them."
         raise UsageError(message, kind="text_columns") from error
 
 
-def _describe_text_columns(frame: Any) -> list[str]:
+def _describe_non_numeric_columns(frame: Any) -> list[str]:
     """Describe each non-numeric column by its name and first text.
 
     >>> import pandas
-    >>> _describe_text_columns(pandas.DataFrame({"age": [1, 2], "name": ["Eva", "Ida"]}))
+    >>> _describe_non_numeric_columns(pandas.DataFrame({"age": [1, 2], "name": ["Eva", "Ida"]}))
     ["'name' ('Eva')"]
     """
     columns = []

@@ -106,7 +106,7 @@ class InverseOT(BaseEstimator):
         check_positive("tolerance", self.tolerance)
         check_integer("max_iter", self.max_iter)
         check_nonnegative("ridge", self.ridge)
-        x = self._validate_rows_as_tensor(features_rows, reset=True)
+        x = self._validate_row_features(features_rows, reset=True)
         y = as_finite_float64("features_columns", features_columns)
         observed = _as_unit_mass_tensor(observed_coupling, (len(x), len(y)))
         self.module_ = self._build_cost_module(x.shape[1], y.shape[1])
@@ -168,13 +168,13 @@ class InverseOT(BaseEstimator):
             UsageError: the features have the wrong shape, or are not finite.
         """
         check_is_fitted(self, "cost_")
-        x = self._validate_rows_as_tensor(features_rows, reset=False)
+        x = self._validate_row_features(features_rows, reset=False)
         y = as_finite_float64("features_columns", features_columns)
         with torch.no_grad():
             return np.asarray(self.module_(x, y))
 
-    def _validate_rows_as_tensor(self, features: ArrayLike, *, reset: bool) -> Tensor:
-        """Check row features and return them as a finite tensor."""
+    def _validate_row_features(self, features: ArrayLike, *, reset: bool) -> Tensor:
+        """Check the features of the row items, and return them as a finite float64 tensor."""
         if isinstance(features, Tensor):
             features = as_array("features_rows", features)
         try:  # `as_finite_float64` checks for NaN

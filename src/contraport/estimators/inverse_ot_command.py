@@ -70,7 +70,7 @@ class LearnedCost(NamedTuple):
 
     @property
     def explained_share(self) -> float:
-        """Share of the row-column dependence that the cost explains."""
+        """Share of the mutual information of rows and columns that the cost explains."""
         return 1 - self.kl_divergence / self.independent_kl if self.independent_kl > 0 else 1.0
 
     def __str__(self) -> str:
@@ -99,7 +99,7 @@ def inverse_ot(arguments: dict[str, Any]) -> LearnedCost:
     check(len(positions[0]) > 0, "coupling: must have positive mass, got none.", "empty")
     observed = observed[np.ix_(*positions)] / observed.sum()
     x, y = (
-        np.eye(len(indices)) if rows is None else _standardize_and_reduce(option, rows[indices], options.components)
+        np.eye(len(indices)) if rows is None else _standardize_or_whiten(option, rows[indices], options.components)
         for option, rows, indices in zip(FEATURE_OPTION_NAMES, features, positions, strict=True)
     )
     with warnings.catch_warnings():
@@ -199,8 +199,8 @@ def _check_matrix_size(num_rows: int, num_columns: int) -> None:
     check(num_rows * num_columns <= MAX_COUPLING_ENTRIES, f"{message} Leave out rare rows and columns.", "too_large")
 
 
-def _standardize_and_reduce(argument: str, features: np.ndarray, components: int) -> np.ndarray:
-    """Standardize features, and reduce them by PCA to at most `components` columns."""
+def _standardize_or_whiten(argument: str, features: np.ndarray, components: int) -> np.ndarray:
+    """Standardize features; if they have more than `components` columns, reduce them by PCA whitening."""
     features = np.asarray(features, dtype=np.float64)
     check(bool(np.isfinite(features).all()), f"{argument}: features must be finite.", "not_finite")
     features = features - features.mean(0)
@@ -219,7 +219,7 @@ def _standardize_and_reduce(argument: str, features: np.ndarray, components: int
 def _write_cost_arrays_and_plot(
     folder: Path, result: LearnedCost, observed: np.ndarray, row_features: np.ndarray, column_features: np.ndarray
 ) -> None:
-    """Write the arrays to `inverse_ot.npz` and both plans to `plans.png`."""
+    """Write the cost arrays to `inverse_ot.npz`, and the observed and fitted plans to `plans.png`."""
     arrays = {name: getattr(result, name) for name in ("cost", "plan", "affinity", "row_positions", "column_positions")}
     write_npz(folder / "inverse_ot.npz", arrays | {"row_features": row_features, "column_features": column_features})
     left, _, right = np.linalg.svd(result.affinity)

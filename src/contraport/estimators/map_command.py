@@ -87,7 +87,7 @@ def map(arguments: dict[str, Any]) -> Map:
         check_new_or_empty_folder("out", Path(options.out))
     device, bars = resolve_device(options.device), ProgressBars(shown=options.progress)
     with rename_argument("source", "features", "data"):
-        features, dataset = _load_features_and_dataset(options, LoaderConfig(device=device, bars=bars))
+        features, dataset = _load_or_embed_items(options, LoaderConfig(device=device, bars=bars))
         rows = torch.from_numpy(np.array(features.features, dtype=np.float32))
         check_finite_features(rows)
     # A perplexity is at least 1 and below the number of other items.
@@ -121,11 +121,11 @@ def map(arguments: dict[str, Any]) -> Map:
     return result
 
 
-def _load_features_and_dataset(options: MapOptions, loader_config: LoaderConfig) -> tuple[Features, Dataset | None]:
-    """Load the features to map, and the items' dataset if there is one."""
+def _load_or_embed_items(options: MapOptions, loader_config: LoaderConfig) -> tuple[Features, Dataset | None]:
+    """Load or embed the items to map; return their features, and their dataset if there is one."""
     source = options.source
     if isinstance(source, Run) or (isinstance(source, str | Path) and (Path(source) / "config.yaml").is_file()):
-        return _embed_run_features_and_dataset(as_run_folder(source), options, loader_config)
+        return _embed_run_items(as_run_folder(source), options, loader_config)
     features = _features_of_array_or_file_or_none(source)
     if features is None:  # data, whose features are the raw inputs, such as pixels
         split = options.split
@@ -155,10 +155,8 @@ def _features_of_array_or_file_or_none(source: Any) -> Features | None:
         raise
 
 
-def _embed_run_features_and_dataset(
-    run: WritableRun, options: MapOptions, loader_config: LoaderConfig
-) -> tuple[Features, Dataset]:
-    """Embed one split of a run's data by the run's encoder."""
+def _embed_run_items(run: WritableRun, options: MapOptions, loader_config: LoaderConfig) -> tuple[Features, Dataset]:
+    """Embed the items to map, of one split of a run's data, by the run's encoder."""
     settings, whole = run.settings(), run.model(trust_remote_code=options.trust_remote_code)
     model = whole if options.view is None else whole.to_single_view(options.view)
     splits = load_splits_of_source(run, SplitLoader(settings, model), None, drop_trained_items=False)

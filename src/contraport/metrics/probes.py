@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from contraport._utils.vector_search import (
-    find_approximate_search,
+    build_approximate_search_if_faster,
     scale_rows_lazily_if_large,
     top_products_and_indices,
 )
@@ -293,7 +293,7 @@ def knn_correctness(
         # A fixed number of compared keys would bias the vote by an amount that depends on the data. So it is chosen by
         # the exact neighbors of a sample, and the recall is measured on another one.
         generator = torch_generator("metrics.knn_cells", len(queries), len(keys))
-        search = find_approximate_search(
+        search = build_approximate_search_if_faster(
             queries, keys, neighbors, generator, min_recall=MIN_KNN_RECALL, sample_size=1_000
         )
         if search is not None:  # fewer than half of the keys are compared

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from contraport._utils.array_cache import load_or_build_arrays, total_array_bytes
+from contraport._utils.array_cache import expected_array_bytes, load_or_build_arrays
 from contraport._utils.progress import ProgressBars
 from contraport._version import __version__
 from contraport.data.image_cache import digest_for_cache
@@ -36,7 +36,7 @@ def with_cached_features(components: TrainingComponents, settings: Settings, fol
     cache_key = _build_cache_key(components, settings)
 
     def fill(files: Sequence[np.ndarray]) -> None:
-        number, megabytes = cache_key["draws"] * len(cache_key["shapes"]), total_array_bytes(cache_key) / 1e6
+        number, megabytes = cache_key["draws"] * len(cache_key["shapes"]), expected_array_bytes(cache_key) / 1e6
         log.info("caching features of %d random views per item in %s: %.1f MB", number, folder, megabytes)
         model, views = components.module.model, components.module.views
         device, bars = resolve_available_device(settings.device), ProgressBars(shown=settings.progress)
