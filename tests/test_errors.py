@@ -28,7 +28,7 @@ from contraport.errors import (
     format_value,
     hint_on_error,
     rename_argument,
-    similar_names,
+    suggest_names,
     type_and_shape,
     unknown_name_error,
 )
@@ -135,7 +135,7 @@ def test_suggests_only_similar_names() -> None:
 def test_suggests_a_synonym_or_a_longer_name_before_similar_letters(
     name: str, valid: list[str], nearest: str | None
 ) -> None:
-    assert similar_names(name, valid) == ([] if nearest is None else [nearest])
+    assert suggest_names(name, valid) == ([] if nearest is None else [nearest])
 
 
 def test_lists_the_nearest_of_many_names() -> None:

@@ -317,7 +317,7 @@ def embed_views(
     project: bool = False,
     view_kind: Literal["two random", "unaugmented"] = "two random",
 ) -> tuple[Tensor, ...]:
-    """Return the frozen features of each view of all items, `(n, F)`.
+    """Return the frozen features of all items, one tensor `(n, F)` per view.
 
     Two random views are the same in every call, and the unaugmented ones are all views of the data. With `project`,
     return the projections that the loss compares, `(n, d)`.

@@ -63,8 +63,8 @@ class UsageError(ValueError):
 
 
 @contextmanager
-def hint_on_error(command: str) -> Iterator[None]:
-    """Context manager and decorator that adds the note "More: COMMAND" to errors.
+def hint_on_error(help_command: str) -> Iterator[None]:
+    """Context manager and decorator that adds the note "More: HELP_COMMAND" to errors.
 
     Python prints the note below the message, the command line behind it. A note of an inner block stays, as it is more
     specific.
@@ -72,7 +72,7 @@ def hint_on_error(command: str) -> Iterator[None]:
     try:
         yield
     except (UsageError, FloatingPointError) as error:
-        add_hint_if_missing(error, command)
+        add_hint_if_missing(error, help_command)
         raise
 
 
@@ -171,7 +171,7 @@ def unknown_name_error(
     "page: unknown name 'x'. None of the 20 known names is similar; contraport docs lists them."
     """
     names = {one.lstrip("-"): one for one in sorted(valid_names)}  # the dashes of flags do not make names similar
-    similar = [names[one] for one in similar_names(str(name).lstrip("-"), names, MAX_LISTED_NAMES)]
+    similar = [names[one] for one in suggest_names(str(name).lstrip("-"), names, MAX_LISTED_NAMES)]
     parts = [f"; did you mean {similar[0]!r}?" if similar else "."]
     if len(names) <= MAX_LISTED_NAMES:
         parts.append(f"Known: {', '.join(names.values()) or 'none'}.")
@@ -199,12 +199,12 @@ _NAME_BY_SYNONYM = {
 """Name of this package for other names of the field that have few letters in common with it."""
 
 
-def similar_names(name: str, valid_names: Iterable[str], max_names: int = 1, cutoff: float = 0.6) -> list[str]:
-    """List the valid names that are most similar to a name.
+def suggest_names(name: str, valid_names: Iterable[str], max_names: int = 1, cutoff: float = 0.6) -> list[str]:
+    """List the valid names that were most likely meant by a name.
 
     A synonym of the field comes first, then names that begin with the given one, then names of similar letters.
 
-    >>> similar_names("temp", ["steps", "temperature"]), similar_names("tau", ["target", "temperature"])
+    >>> suggest_names("temp", ["steps", "temperature"]), suggest_names("tau", ["target", "temperature"])
     (['temperature'], ['temperature'])
     """
     names = list(valid_names)
@@ -223,7 +223,7 @@ def bind_suggesting_keywords(
     except TypeError as error:
         parameters = list(signature.parameters)
         unexpected = next((key for key in kwargs if key not in parameters), None)
-        similar = similar_names(unexpected, parameters) if unexpected else []
+        similar = suggest_names(unexpected, parameters) if unexpected else []
         hint = f"; did you mean {similar[0]!r}?" if similar else ""
         if unexpected and not similar and len(parameters) <= MAX_LISTED_NAMES:
             hint = f"; expected {', '.join(parameters) or 'none'}"
@@ -454,20 +454,20 @@ def check_output_file(argument: str, path: Path, *, overwrite: bool) -> None:
     check(not path.is_dir(), f"{argument}: must be a file, got the folder {path}.", "is_folder")
     replaceable = overwrite or not path.exists()
     check(replaceable, f"{argument}: {path} exists; pass {format_options(overwrite=True)} to replace it.", "exists")
-    check_creatable(argument, path)
+    check_writable(argument, path)
 
 
 def check_new_or_empty_folder(argument: str, folder: Path) -> None:
-    """Raise `UsageError` unless a folder is new or empty and writable."""
+    """Raise `UsageError` unless a folder can be written to, and is new or empty."""
     is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
     check(is_free, f"{argument}: must be a new or an empty folder, got {folder}. Choose another.", "exists")
     is_folder_name = folder.suffix not in (".csv", ".html", ".npz", ".parquet", ".pdf", ".png", ".svg")
     check(is_folder_name, f"{argument}: must be a folder, which gets several files; got {folder}.", "suffix")
-    check_creatable(argument, folder / "file")
+    check_writable(argument, folder / "file")
 
 
-def check_creatable(argument: str, path: Path) -> None:
-    """Raise `UsageError` if a path or its missing folders cannot be created."""
+def check_writable(argument: str, path: Path) -> None:
+    """Raise `UsageError` unless the nearest existing folder above a path is writable."""
     nearest = next(parent for parent in path.absolute().parents if parent.exists())
     check(nearest.is_dir(), f"{argument}: {nearest} is a file, not a folder.", "not_a_folder")
     writable = os.access(nearest, os.W_OK | os.X_OK)

@@ -48,7 +48,7 @@ _ITEM_COLUMNS = "row", "split", "key", "description", "label", "class_name"
 
 @dataclass(frozen=True)
 class Features:
-    """Features of `n` items, with each item's row, split, key and label.
+    """Features of `n` items, with each item's source row, split, key and label.
 
     Attributes:
         features: feature matrix, ``(n, F)`` float32.
@@ -159,7 +159,7 @@ def write_features(path: Path, features: Features) -> None:
 
 
 def write_feature_shards(path: Path, features: Features, items_per_shard: int) -> list[Path]:
-    """Write features to numbered files, and return the paths in order.
+    """Write features to numbered files named after `path`, and return their paths in order.
 
     >>> shard_path(Path("photos.npz"), 0, 2).name
     'photos.00000-of-00002.npz'
@@ -311,7 +311,7 @@ def _list_shards_or_raise_if_incomplete(file: Path) -> list[Path]:
 
 
 def _list_shard_files(file: Path) -> list[Path]:
-    """Return the sorted paths of all shards of a features file."""
+    """Return the sorted paths of a feature file's shards, none if there are no shards."""
     paths = sorted(file.parent.glob(f"{glob.escape(file.stem)}.*-of-*{file.suffix}"))
     return [path for path in paths if re.fullmatch(r"\.\d{5}-of-\d{5}", path.stem.removeprefix(file.stem))]
 
@@ -335,7 +335,7 @@ def _concatenate_shards(shards: Sequence[Features]) -> Features:
 
 
 def _features_from_array(features: np.ndarray) -> Features:
-    """Build `Features` from an array alone, with items numbered from 0."""
+    """Build `Features` from an array alone, with items numbered from 0 and the split "train"."""
     items = features.shape[0] if features.ndim > 0 else 0
     return Features(features, np.arange(items), np.full(items, "train"))
 
@@ -459,7 +459,7 @@ def _read_parquet_table(path: Path, columns: Sequence[str] | None = None) -> pa.
 
 
 def _features_from_table(array: np.ndarray, table: pa.Table) -> Features:
-    """Combine an array of features with the item columns of an Arrow table."""
+    """Build `Features` from an array and the per-item columns of an Arrow table, such as labels."""
     names = [name for name in _ITEM_COLUMNS if name in table.schema.names]
     columns = {name: np.asarray(table[name].to_pylist()) for name in names}
     if "row" not in columns or "split" not in columns:

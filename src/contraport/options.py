@@ -438,7 +438,7 @@ def matches_type(value: Any, annotation: Any, *, match_any: bool = True) -> bool
 
 
 def describe_type(annotation: Any) -> str:
-    """Describe a type annotation in words, for messages.
+    """Describe a type annotation in words, without None, for messages.
 
     >>> describe_type(float | str | None)
     'a number or text'
@@ -577,7 +577,7 @@ class Command(Generic[P]):
 
 
 class OverloadedFunction(Protocol[P, T_co, Q, U_co]):
-    """Type of a function with two signatures and two result types."""
+    """Type of an overloaded function: two signatures, each with its own result type."""
 
     @overload
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T_co: ...
@@ -588,7 +588,7 @@ class OverloadedFunction(Protocol[P, T_co, Q, U_co]):
 def overload_by_options(
     options: Callable[P, object], result: type[T_co], other_options: Callable[Q, object], other_result: type[U_co]
 ) -> Callable[[Callable[..., T_co | U_co]], OverloadedFunction[P, T_co, Q, U_co]]:
-    """Decorator that declares two type overloads of a function, one per options class."""
+    """Decorator that declares a type overload of a function for each of two options classes."""
 
     def decorate(function: Callable[..., T_co | U_co]) -> OverloadedFunction[P, T_co, Q, U_co]:
         return cast(OverloadedFunction[P, T_co, Q, U_co], function)

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-from contraport.errors import similar_names, translate_import_errors
+from contraport.errors import suggest_names, translate_import_errors
 
 EXTRA_BY_SUBPACKAGE = {
     "auditing": "train",
@@ -152,7 +152,7 @@ def load_public_name(name: str) -> Any:
     if module is None and not name.startswith("_") and find_spec(f"contraport.{name}") is not None:
         module = "contraport"
     if module is None:
-        nearest = similar_names(name, sorted(map_public_names_to_modules()), cutoff=0.7)
+        nearest = suggest_names(name, sorted(map_public_names_to_modules()), cutoff=0.7)
         hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
         raise AttributeError(f"module 'contraport' has no attribute {name!r}{hint}")
     if module == "contraport":

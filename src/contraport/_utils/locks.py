@@ -24,8 +24,8 @@ from contraport.errors import (
     FolderInUseError,
     UsageError,
     check,
-    check_creatable,
     check_regular_file,
+    check_writable,
     hint_on_error,
     translate_write_errors,
 )
@@ -62,7 +62,7 @@ def lock_folder(
     """
     lock = _Lock(folder, name, command, argument)
     created = [path for path in (folder, *folder.parents) if not path.exists()]
-    check_creatable(argument, folder / name)
+    check_writable(argument, folder / name)
     with translate_write_errors(argument, folder):
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire(wait=wait)

@@ -68,23 +68,24 @@ def list_completions(words: Sequence[str]) -> list[str]:
     ['gca-ince', 'gca-rince', 'gca-uot']
     """
     *before, prefix = words or [""]
-    return sorted(word for word in _list_candidates(before, prefix) if word.startswith(prefix))
+    candidates = _list_candidates(before, flags=prefix.startswith("-"))
+    return sorted(word for word in candidates if word.startswith(prefix))
 
 
-def _list_candidates(before: Sequence[str], prefix: str) -> Iterable[str]:
-    """List the commands, flags or values that can follow the words `before`."""
+def _list_candidates(before: Sequence[str], *, flags: bool) -> Iterable[str]:
+    """List the commands or values that can follow the words `before`, or the flags."""
     if not before:
         commands = [name for names in summaries_by_group().values() for name in names]
-        return ("--help", "--version", "--print_completion") if prefix.startswith("-") else commands
+        return ("--help", "--version", "--print_completion") if flags else commands
     if before == ["--print_completion"]:
         return SCRIPTS_BY_SHELL
     if before[0] not in BUILTIN_COMMANDS:  # a command of another package would have to be imported
         return ()
     command = get_command(before[0])
-    if prefix.startswith("-"):
-        flags = [name for name, option in command.options_by_name.items() if not option.is_cli_positional]
-        flags += ["help", "help_all", "config", "print_config", *command.printer_flags]
-        return [f"--{name}" for name in flags + (["json"] if command.printer_path else [])]
+    if flags:
+        names = [name for name, option in command.options_by_name.items() if not option.is_cli_positional]
+        names += ["help", "help_all", "config", "print_config", *command.printer_flags]
+        return [f"--{name}" for name in names + (["json"] if command.printer_path else [])]
     option = command.options_by_name.get(before[-1].removeprefix("--")) if before[-1].startswith("--") else None
     if option is None and len(before) == 1:
         option = next((option for option in command.options_by_name.values() if option.is_cli_positional), None)

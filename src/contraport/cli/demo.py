@@ -30,7 +30,7 @@ DEMO_TRAIN_OPTIONS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class DemoResult:
-    """Result of `contraport.demo`.
+    """Evaluations, training times and report page that `contraport.demo` returns.
 
     Attributes:
         evaluations: Result of `contraport.evaluate`, by objective.

@@ -39,9 +39,9 @@ def docs(arguments: dict[str, Any]) -> str:
     options, paths = DocsOptions(**arguments), page_paths_by_name()
     if options.page is None:
         lines, width = ["usage: contraport docs PAGE [SECTION]"], max(map(len, paths))
-        for caption, part in _page_paths_by_part().items():
+        for caption, pages in _page_paths_by_caption().items():
             lines += ["", f"{caption.lower()}:"]
-            for page, page_path in part.items():
+            for page, page_path in pages.items():
                 title = page_path.read_text("utf-8").partition("\n")[0].removeprefix("# ")
                 lines.append(f"  {page:{width}}  {title}")
         return "\n".join(lines)
@@ -106,11 +106,11 @@ def page_paths_by_name() -> Mapping[str, Path]:
 
     The API reference is not included.
     """
-    return {name: path for names in _page_paths_by_part().values() for name, path in names.items()}
+    return {name: path for names in _page_paths_by_caption().values() for name, path in names.items()}
 
 
-def extract_section(text: str, name: str) -> str:
-    """Extract a section with its subsections from a Markdown page.
+def extract_section(text: str, anchor: str) -> str:
+    """Extract the section at an anchor, with its subsections, from a Markdown page.
 
     >>> print(extract_section("# A\\n\\n## Out of memory\\n\\nless\\n\\n### On a GPU\\n\\n## B\\n", "out-of-memory"))
     ## Out of memory
@@ -125,14 +125,14 @@ def extract_section(text: str, name: str) -> str:
         re.sub(r"[^\w\- ]", "", match[2].lower()).replace(" ", "-"): match
         for match in reversed([*re.finditer(r"^(#+) (.+)$", plain, re.MULTILINE)])
     }
-    check_name("section", name, headings)
-    start, depth = headings[name].start(), len(headings[name][1])
+    check_name("section", anchor, headings)
+    start, depth = headings[anchor].start(), len(headings[anchor][1])
     ends = [match.start() for match in headings.values() if match.start() > start and len(match[1]) <= depth]
     return text[start : min(ends, default=len(text))].rstrip()
 
 
-def _page_paths_by_part() -> dict[str, dict[str, Path]]:
-    """Return the path of each documentation page, by part and page name."""
+def _page_paths_by_caption() -> dict[str, dict[str, Path]]:
+    """Return the path of each documentation page, by caption in `index.md` and page name."""
     package = Path(contraport.__file__).parent
     # An editable install has the pages in the project.
     folder = package / "docs" if (package / "docs").is_dir() else package.parents[1] / "docs"

@@ -116,7 +116,7 @@ def _machine_properties_by_name() -> dict[str, str]:
         "processor": f"{len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()} cores, "
         f"threads: {torch.get_num_threads()}, {torch.backends.cpu.get_cpu_capability()}",
         "devices": ", ".join(devices),
-        "backends": ", ".join(_list_backend_names("cuda" if torch.cuda.is_available() else "cpu")),
+        "backends": ", ".join(_list_engine_backends("cuda" if torch.cuda.is_available() else "cpu")),
         "Triton": "installed" if HAS_TRITON else "not installed",
         "process groups": ", ".join(available) or "none",
     }
@@ -140,13 +140,13 @@ def _iter_self_tests(extras: Mapping[str, Mapping[str, str | None]]) -> Iterator
     """Yield each self-test that hardware and installed packages allow, with its name."""
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     for device in devices:
-        for name in _list_backend_names(device):
+        for name in _list_engine_backends(device):
             yield f"losses on {device}, {name}", partial(_check_losses_of_backend, device, name)
     if all(extras.get("train", {"": None}).values()):
         yield "resumed training", _test_resumed_training
 
 
-def _list_backend_names(device: str) -> tuple[str, ...]:
+def _list_engine_backends(device: str) -> tuple[str, ...]:
     """Return the names of the engine's backends for cpu or cuda."""
     return ("dense", "stored", "streamed", *(["cuda"] if device == "cuda" and HAS_TRITON else []))
 

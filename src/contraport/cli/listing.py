@@ -26,7 +26,7 @@ def _build_rows(what: str) -> list[dict[str, str]]:
             return [
                 {
                     "name": name,
-                    "summary": _replace_keywords_by_flags(recipe.summary),
+                    "summary": _replace_loss_arguments(recipe.summary),
                     "options": format_flags(recipe.settings),
                 }
                 for name, recipe in RECIPES.items()
@@ -35,7 +35,7 @@ def _build_rows(what: str) -> list[dict[str, str]]:
             return [
                 {
                     "name": method.name,
-                    "method": _replace_keywords_by_flags(method.summary),
+                    "method": _replace_loss_arguments(method.summary),
                     "when to use it": "; ".join(list_use_case_names(method.name)),
                     "reference": method.citation,
                 }
@@ -71,10 +71,10 @@ def _build_rows(what: str) -> list[dict[str, str]]:
     ]
 
 
-def _replace_keywords_by_flags(summary: str) -> str:
-    """Replace keywords such as ``weights=`` in a summary by command-line options.
+def _replace_loss_arguments(summary: str) -> str:
+    """Replace arguments of losses such as ``weights=`` in a summary by command-line options.
 
-    >>> _replace_keywords_by_flags("CoSENT (``weights=``)."), _replace_keywords_by_flags("SogCLR (``ids=``).")
+    >>> _replace_loss_arguments("CoSENT (``weights=``)."), _replace_loss_arguments("SogCLR (``ids=``).")
     ('CoSENT (--sample_weight).', 'SogCLR.')
     """
     summary = summary.replace(" (``ids=``)", "").replace("``labels=``", "labels")

@@ -26,7 +26,7 @@ from contraport.errors import (
     check,
     one_line_reason,
     rename_argument,
-    similar_names,
+    suggest_names,
     unknown_name_error,
     unreadable_error,
 )
@@ -260,7 +260,7 @@ class _Parser(ArgumentParser):
         phrase = re.compile(rf"\b{re.escape(name.replace('_', ' '))}\b", re.IGNORECASE)
         flag_options = [one for one in self.options_by_name.values() if not one.is_cli_positional]
         described = [one.name for one in flag_options if phrase.search(one.help)]
-        if described and not similar_names(name, flags):
+        if described and not suggest_names(name, flags):
             nearest = min(described, key=len)  # such as --k, "Number of clusters.", for --clusters
             return UsageError(f"option: unknown name {flag!r}; did you mean '--{nearest}'?", kind="unknown")
         return unknown_name_error("option", flag, [f"--{one}" for one in flags])

@@ -131,13 +131,13 @@ def print_clusters(clusters: Clusters) -> None:
 
 
 def print_map(result: Map) -> None:
-    """Print the quality and the folder of a two-dimensional map."""
+    """Print the quality of a two-dimensional map, and the folder of its files."""
     print(f"{result}.")
     print(_written_files_line_or_out_hint(result.folder))
 
 
 def print_learned_cost(result: LearnedCost) -> None:
-    """Print the fit of a learned cost and its strongest feature directions."""
+    """Print how well a learned cost fits the coupling, and its strongest feature directions."""
     print(f"{result}.")
     rows = [
         {"direction": str(number), "share of the affinity": f"{share:.1%}"}

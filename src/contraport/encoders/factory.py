@@ -23,7 +23,7 @@ from contraport._utils.text_bytes import TEXT_SHAPE
 from contraport.catalog.encoders import ANY_TIMM_LABEL, CUSTOM_ENCODER_LABEL, ENCODERS
 from contraport.encoders.builtin_networks import default_encoder_name
 from contraport.encoders.transformers_text_encoder import build_transformers_text_encoder
-from contraport.errors import UsageError, check, hint_on_error, similar_names, unknown_name_error
+from contraport.errors import UsageError, check, hint_on_error, suggest_names, unknown_name_error
 
 if TYPE_CHECKING:
     import timm
@@ -163,7 +163,7 @@ def _build_timm(name: str, shape: Shape, *, low_resolution: bool) -> nn.Module:
         check(not is_transformers_folder, message, "shape")
         is_missing_path = name.startswith(("/", "./", "../", "~")) and not Path(name).exists()
         check(not is_missing_path, f"encoder: there is no file or folder {name!r}.", "unknown")
-        near = similar_names(name, timm.list_models(), 3)
+        near = suggest_names(name, timm.list_models(), 3)
         unknown = unknown_name_error("encoder", name, [*ENCODERS, *near])
         raise UsageError(f"{unknown} Also valid: {ANY_TIMM_LABEL}, or your own {CUSTOM_ENCODER_LABEL}.", kind="unknown")
     message = (

@@ -19,7 +19,7 @@ from contraport._utils.text_bytes import TEXT_SHAPE, is_text_batch
 from contraport.encoders import FeatureExtractor, Model, is_user_module_placeholder
 from contraport.encoders.model import is_model_folder
 from contraport.encoders.transformers_text_encoder import TransformersTextEncoder
-from contraport.errors import UsageError, check, check_creatable, import_optional, translate_write_errors
+from contraport.errors import UsageError, check, check_writable, import_optional, translate_write_errors
 from contraport.evaluation.command_options import EXPORT_COMMAND_SPEC, ExportOptions
 from contraport.runs import as_run_folder
 from contraport.seeding import torch_generator
@@ -59,7 +59,7 @@ def export(arguments: dict[str, Any]) -> Path:
     for package in format.packages:
         import_optional(package, "export", f"format: {name}")
     kind = "folder" if is_folder else "file"
-    check_creatable("out", path)
+    check_writable("out", path)
     check(not path.exists() or path.is_dir() == is_folder, f"out: {path} exists and is not a {kind}.", "type")
     hint = f"pass {format_options(overwrite=True)} to replace it."
     check(options.overwrite or not path.exists(), f"out: {path} exists; {hint}", "exists")

@@ -43,7 +43,7 @@ import yaml
 from contraport._utils.files import atomic_write, delete_paths, list_leftovers, stage_files, write_npz, write_text
 from contraport._utils.formatting import format_options, to_file_name
 from contraport._utils.locks import LOCK_FILE
-from contraport.errors import check, check_creatable, translate_write_errors
+from contraport.errors import check, check_writable, translate_write_errors
 from contraport.options import keep_deprecated_module_names
 from contraport.runs.run import (
     REEVALUATE_REMEDY,
@@ -180,7 +180,7 @@ class WritableRun(Run):
         another tool may have written such a file too.
         """
         if not self.path.exists():
-            check_creatable("out", self.path / "file")
+            check_writable("out", self.path / "file")
             return
         check(self.path.is_dir(), f"out: must be a folder or a new path, got the file {self.path}.", "not_a_folder")
         leftovers = {self.lock_path, *list_leftovers(self.path)}

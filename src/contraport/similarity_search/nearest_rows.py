@@ -21,8 +21,8 @@ from contraport.engine import LateInteraction, normalize
 from contraport.errors import (
     UsageError,
     check,
-    check_creatable,
     check_regular_file,
+    check_writable,
     import_optional,
     one_line_reason,
     translate_write_errors,
@@ -201,7 +201,7 @@ def load_or_build_index(features: np.ndarray, path: Path) -> ApproximateFeatureI
         log.warning("Rebuilding the index in %s: it was built from other features or by another faiss.", path)
     else:
         check(not path.exists(), f"index: {path} exists and is not an index of features. Name another file.", "exists")
-    check_creatable("index", path)
+    check_writable("index", path)
     faiss_index = _build_ivf_index(faiss, features)
     with translate_write_errors("index", path):
         with atomic_write(path) as temporary:

@@ -18,7 +18,7 @@ from contraport.data.duplicate_groups import group_by_shared_content
 from contraport.data.formats import data_format
 from contraport.data.splits import DEFAULT_TEST_FRACTION, max_held_out_group_size, select_split_positions
 from contraport.data.stores import SubsetStore
-from contraport.errors import UsageError, check, format_value, similar_names, translate_read_errors, unknown_name_error
+from contraport.errors import UsageError, check, format_value, suggest_names, translate_read_errors, unknown_name_error
 
 _PER_ITEM_KEYS = ("labels", "domains", "weights", "numbers")
 """Keys of arrays with one value per item."""
@@ -131,7 +131,7 @@ def _convert_and_check_arrays(arrays: Mapping[str, Any], path: str) -> dict[str,
         if not (named or _FIXED_MEANING_KEY_PATTERN.fullmatch(key)):
             names = ("x", "view0", "view1", "y", *_PER_ITEM_KEYS)
             valid_keys = [name + suffix for name in names for suffix in ("", "_test")]
-            listed = [*names, *similar_names(key, valid_keys)]  # few enough for the message
+            listed = [*names, *suggest_names(key, valid_keys)]  # few enough for the message
             raise unknown_name_error(f"data: {path}", key, listed, noun="array")
         good = isinstance(array, np.ndarray) and array.ndim > 0
         place = path if key == "x" else f"{path}: {key}"
