@@ -74,7 +74,7 @@ def draw(axes: Axes, results: list[dict], loss: str, key: str) -> None:
 def draw_engine() -> Figure:
     """Draw the time and memory of losses, of contraport and other packages."""
     results = json.loads(MEASURED.read_text())["results"]
-    figure, axes = create_panels(2 * len(PANELS), wrap_width=8.6, ratio=1.35)
+    figure, axes = create_panels(2 * len(PANELS), figure_width=8.6, ratio=1.35)
     for (loss, title), time, memory in zip(PANELS.items(), axes[::2], axes[1::2], strict=True):
         draw(time, results, loss, "seconds")
         draw(memory, results, loss, "mebibytes")
@@ -91,7 +91,7 @@ def draw_audits() -> Figure:
     results = [
         row for row in json.loads(AUDITED.read_text())["results"] if row["case"] == "audit" and "note" not in row
     ]
-    figure, (axes,) = create_panels(1, wrap_width=6.4, ratio=1.55)
+    figure, (axes,) = create_panels(1, figure_width=6.4, ratio=1.55)
     for width, (color, label_place) in AUDIT_STYLES.items():
         rows, seconds = np.array([(r["rows"], r["seconds"]) for r in results if r["width"] == width]).T
         large = rows > MAX_EXACT_NEIGHBOR_ITEMS  # smaller audits find neighbors exactly, in quadratic time

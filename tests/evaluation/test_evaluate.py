@@ -189,7 +189,7 @@ def test_verdict_claims_no_better_retrieval_if_one_baseline_is_level() -> None:
 def test_verdict_on_texts_names_the_encoder_that_starts_at_raw_counts() -> None:
     measured, differences = {"recall@1"}, {"raw": {"recall@1": WORSE}}
     texts, others = (
-        find_verdict_text(measured, differences, num_test_items=50, could_start_at_word_counts=are_texts) or ""
+        find_verdict_text(measured, differences, num_test_items=50, could_use_weighted_ngrams=are_texts) or ""
         for are_texts in (True, False)
     )
     assert "encoder='weighted-ngrams'" in texts

@@ -15,7 +15,7 @@ from contraport.encoders import Model
 from contraport.evaluation import evaluate, split_loading
 from contraport.evaluation.command_options import EvaluateOptions
 from contraport.evaluation.split_loading import (
-    describe_test_data_and_perturbations,
+    describe_test_data,
     find_model_image_size,
     have_same_items,
 )
@@ -131,10 +131,7 @@ def test_description_of_test_data_of_the_run_names_their_corruption(
     tmp_path: Path, options: dict[str, Any], expected: str
 ) -> None:
     settings = make_run(tmp_path / "run", build_vector_model(), corrupt="blur:2").settings()
-    assert (
-        describe_test_data_and_perturbations(settings, build_vectors(4, None), EvaluateOptions(run="run", **options))
-        == expected
-    )
+    assert describe_test_data(settings, build_vectors(4, None), EvaluateOptions(run="run", **options)) == expected
 
 
 def test_image_size_of_square_inputs() -> None:

@@ -167,8 +167,8 @@ def test_changing_targets_are_stored_per_epoch(make_run) -> None:
 
 
 def test_scale_ticks_are_integer_powers() -> None:
-    assert LogScale(-3.5, -1.5).powers_and_positions == [(-3, 0.25), (-2, 0.75)]
-    assert LogScale(-2.0, -2.0).powers_and_positions == [(-2, 0.0)]
+    assert LogScale(-3.5, -1.5).exponents_and_positions == [(-3, 0.25), (-2, 0.75)]
+    assert LogScale(-2.0, -2.0).exponents_and_positions == [(-2, 0.0)]
 
 
 def pack_thumbnails(thumbnails: np.ndarray) -> SpriteSheet:

@@ -24,7 +24,7 @@ from contraport.estimators.sne import SNE, TSNE
 from contraport.evaluation.report_arrays import ArraysByName, collect_label_and_preview_arrays, fixed_random_positions
 from contraport.evaluation.split_loading import (
     SplitLoader,
-    load_splits_of_source,
+    load_splits,
     resolve_dataset_view_index,
     resolve_device,
 )
@@ -159,7 +159,7 @@ def _embed_run_items(run: WritableRun, options: MapOptions, loader_config: Loade
     """Embed the items to map, of one split of a run's data, by the run's encoder."""
     settings, whole = run.settings(), run.model(trust_remote_code=options.trust_remote_code)
     model = whole if options.view is None else whole.to_single_view(options.view)
-    splits = load_splits_of_source(run, SplitLoader(settings, model), None, drop_trained_items=False)
+    splits = load_splits(run, SplitLoader(settings, model), None, drop_trained_items=False)
     dataset = splits.train if options.split == "train" else splits.test
     if options.view is not None:
         dataset = dataset.select_views([resolve_dataset_view_index(dataset, whole, options.view)]).drop_duplicates()

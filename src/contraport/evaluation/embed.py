@@ -32,7 +32,7 @@ from contraport.evaluation.command_options import EMBED_COMMAND_SPEC, EmbedOptio
 from contraport.evaluation.split_loading import (
     SplitLoader,
     is_training_data,
-    load_splits_of_source,
+    load_splits,
     resolve_dataset_view_index,
     resolve_device,
 )
@@ -75,14 +75,14 @@ def embed(arguments: dict[str, Any]) -> Path | Features:
 
 
 @fork_rng_locked_at_ends([])
-def embed_to_features(options: EmbedOptions, output_function: Callable[..., Tensor] | None = None) -> Features:
+def embed_to_features(options: EmbedOptions, compute_output: Callable[..., Tensor] | None = None) -> Features:
     """Embed the items that the options select, and return their features.
 
-    With `output_function` they are the values ``(b, F)`` of ``output_function(model, *inputs)`` for each block of
+    With `compute_output` they are the values ``(b, F)`` of ``compute_output(model, *inputs)`` for each block of
     items, where `model` is that of ``options.view``. Only the values of all items are in memory.
     """
     with TemporaryDirectory() as folder:
-        return read_features(_embed_to_file(options, Path(folder) / "features.npz", output_function))
+        return read_features(_embed_to_file(options, Path(folder) / "features.npz", compute_output))
 
 
 @fork_rng_locked_at_ends([])
@@ -147,10 +147,10 @@ def _hint_list_on_error(model: Model, items: Any) -> Iterator[None]:
         raise UsageError(message, kind=error.code.removeprefix(f"{error.argument}.")) from error
 
 
-def _embed_to_file(options: EmbedOptions, out: Path, output_function: Callable[..., Tensor] | None = None) -> Path:
+def _embed_to_file(options: EmbedOptions, out: Path, compute_output: Callable[..., Tensor] | None = None) -> Path:
     """Write features to a file or this process's shard, and return its path.
 
-    `output_function` is that of `embed_to_features`.
+    `compute_output` is that of `embed_to_features`.
     """
     rank, num_processes = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
     path = out if num_processes == 1 else shard_path(out, rank, num_processes)
@@ -178,7 +178,7 @@ def _embed_to_file(options: EmbedOptions, out: Path, output_function: Callable[.
         datasets = _select_view_of_distinct_items(datasets, positions, view)
     device, bars = resolve_device(options.device), ProgressBars(shown=options.progress)
     loader_config = LoaderConfig(options.batch_size, device, options.num_workers, bars)
-    model_output = None if output_function is None else partial(output_function, model)
+    model_output = None if compute_output is None else partial(compute_output, model)
     with open_temporary_feature_buffer(path) as buffer:
         for dataset in _slice_concatenated_datasets_for_rank(datasets, rank, num_processes):
             for features, batch in iter_embedded_batches(
@@ -206,7 +206,7 @@ def _embed_to_file(options: EmbedOptions, out: Path, output_function: Callable[.
 
 
 def _check_output_path(options: EmbedOptions, path: Path, num_processes: int) -> None:
-    """Raise `UsageError` if the output file cannot be written."""
+    """Raise `UsageError` if the output file cannot be written, or if `shard_items` conflicts with several processes."""
     suffixes = join_names(SUPPORTED_SUFFIXES, "or")
     check(path.suffix in SUPPORTED_SUFFIXES, f"out: must end in {suffixes}, got {path.name!r}.", "suffix")
     check_output_file("out", path, overwrite=options.overwrite)
@@ -220,7 +220,7 @@ def _load_datasets(run: WritableRun, loader: SplitLoader, options: EmbedOptions)
     if isinstance(options.data, AnyDataset) or is_stream(options.data):
         splits = splits[:1]
     elif "test" in splits:
-        loaded = load_splits_of_source(run, loader, options.data, drop_trained_items=False)
+        loaded = load_splits(run, loader, options.data, drop_trained_items=False)
         return [getattr(loaded, split) for split in splits]
     return [loader.load(options.data, split) for split in splits]
 

@@ -48,7 +48,7 @@ from contraport.evaluation.report_arrays import (
     collect_worst_probe_error_arrays,
     compute_sample_plan_arrays,
 )
-from contraport.evaluation.split_loading import describe_test_data_and_perturbations, have_same_items, is_training_data
+from contraport.evaluation.split_loading import describe_test_data, have_same_items, is_training_data
 from contraport.metrics import Metric, select_metrics
 from contraport.metrics.embedding_geometry import MAX_PAIRWISE_METRIC_ITEMS
 from contraport.metrics.eval_context import EvalContext
@@ -140,7 +140,7 @@ class EvaluationToSave(NamedTuple):
 
 
 def _check_model_unchanged_and_save(one: EvaluationToSave) -> None:
-    """Write the evaluation, or raise `UsageError` if the model has changed."""
+    """Write the evaluation, or raise `UsageError` if the run's model changed meanwhile."""
     epochs = one.run_folder.saved_model_epoch()
     message = f"run: the model in {one.run_folder.path} changed during the evaluation. Evaluate it again."
     check(epochs == one.result["epochs"], message, "model_changed")
@@ -233,7 +233,7 @@ def _build_evaluation(
     class_names = loaded.train.class_names
     return Evaluation(
         {
-            "data": describe_test_data_and_perturbations(loaded.training_settings, loaded.test, options),
+            "data": describe_test_data(loaded.training_settings, loaded.test, options),
             "epochs": loaded.trained_epochs,
             "train_items": len(loaded.train),
             "test_items": len(loaded.test),
@@ -247,7 +247,7 @@ def _build_evaluation(
                 num_test_items=len(loaded.test),
                 is_encoder_frozen=loaded.training_settings.freezes_all_encoders,
                 has_several_views=len(loaded.model.shapes) > 1,
-                could_start_at_word_counts=all(shape == TEXT_SHAPE for shape in loaded.model.shapes)
+                could_use_weighted_ngrams=all(shape == TEXT_SHAPE for shape in loaded.model.shapes)
                 and not isinstance(loaded.model.encoders[0], WeightedNgramTextEncoder),
             ),
             "notes": notes,
@@ -269,7 +269,7 @@ def _build_evaluation(
 def _collect_page_arrays_and_plan_note(
     loaded: LoadedRun, trained: EvalContext, plans: Sequence[tuple[int, ArraysByName]], *, has_probe: bool
 ) -> tuple[ArraysByName, str | None]:
-    """Return the report page's arrays, and a note if the plan is missing."""
+    """Return the arrays for the report page, and a note if they include no plan of the test items."""
     samples = collect_test_figure_arrays(trained, has_probe=has_probe) | (
         collect_worst_probe_error_arrays(trained) if has_probe else {}
     )

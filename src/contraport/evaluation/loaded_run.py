@@ -59,7 +59,7 @@ def iter_intermediate_model_copies(
 
 
 def build_initial_test_plan_objective(settings: Settings) -> Loss:
-    """Build the objective with initial parameters, to compute the plan of test items.
+    """Build a run's objective with untrained parameters, to compute the plan of test items.
 
     Raises:
         UsageError: the objective has no such plan; the message is a note of the evaluation.
@@ -165,7 +165,7 @@ class LoadedRun:
         )
 
     def load_baselines_by_name(self) -> dict[str, Model | RawInputEncoder]:
-        """Load the baselines by name, a raw-input encoder and the model before training."""
+        """Load both baselines, raw inputs and the model before training, as a dictionary by name."""
         initial = self.run_folder.find_pretrained_initial_model(
             trust_remote_code=self.evaluate_options.trust_remote_code
         )

@@ -203,12 +203,12 @@ def _write_torchscript(model: Model, path: Path) -> None:
         torch.jit.save(traced, file)
 
 
-def _load_safetensors(folder: Path, model: Model) -> Callable[..., Tensor]:
+def _load_safetensors(folder: Path, original: Model) -> Callable[..., Tensor]:
     """Load a model folder as a function from views to features."""
-    # Named code was run by this process before, so it is trusted; modules without a name are taken from the model.
-    names = model.config["encoder"]
+    # Named code was run by this process before, so it is trusted; unnamed modules are taken from the original model.
+    names = original.config["encoder"]
     encoders = [
-        model.tower(view).encoder if is_user_module_placeholder(name) else name for view, name in enumerate(names)
+        original.tower(view).encoder if is_user_module_placeholder(name) else name for view, name in enumerate(names)
     ]
     has_modules = any(map(is_user_module_placeholder, names))
     return FeatureExtractor(

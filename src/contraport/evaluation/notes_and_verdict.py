@@ -205,10 +205,10 @@ def find_verdict_text(
     *,
     num_test_items: int,
     is_encoder_frozen: bool = False,
-    could_start_at_word_counts: bool = False,
+    could_use_weighted_ngrams: bool = False,
     has_several_views: bool = False,
 ) -> str | None:
-    """Return a sentence on whether to use the trained or a baseline's features.
+    """Return a sentence on whether to use the features of the trained encoder or of a baseline.
 
     None if no metric compares them.
 
@@ -217,7 +217,7 @@ def find_verdict_text(
         differences: differences of the trained encoder from each baseline, by metric key.
         num_test_items: number of test items; a verdict from few of them begins with a warning.
         is_encoder_frozen: whether training left all encoders unchanged.
-        could_start_at_word_counts: whether all views are texts, but their encoder does not start at the word counts.
+        could_use_weighted_ngrams: whether all views are texts, but their encoder does not start at the word counts.
         has_several_views: whether items have several views. A verdict against the trained encoder then says so if it
             retrieves the other view better than all baselines.
     """
@@ -229,7 +229,7 @@ def find_verdict_text(
         else f"More epochs, another {augment} or a smaller {scale} may help.",
         "untrained": f"More epochs, another {augment} or another {temperature} may help.",
         "raw": f"More epochs or {format_options(encoder='weighted-ngrams')}, which starts at the raw counts, may help."
-        if could_start_at_word_counts
+        if could_use_weighted_ngrams
         else "More epochs or a larger encoder may help.",
     }
     metrics = collect_metrics_for_display([metric_keys])

@@ -71,7 +71,7 @@ def load_evaluation_datasets(run: WritableRun, settings: Settings, model: Model,
             else _build_splits_noting_trained_items(record, train, test, drop_trained_items=True)
         )
     else:
-        splits = load_splits_of_source(run, loader, data)
+        splits = load_splits(run, loader, data)
     train, test, notes = splits
     message = f"data: splits must have equal shapes; {train.name!r} has {train.shapes}, {test.name!r} {test.shapes}."
     check(train.shapes == test.shapes, message, "shape")
@@ -84,10 +84,8 @@ def load_evaluation_datasets(run: WritableRun, settings: Settings, model: Model,
     return Splits(train, test.align_codes_with(train), notes)
 
 
-def load_splits_of_source(
-    run: WritableRun, loader: SplitLoader, data: Any, *, drop_trained_items: bool = True
-) -> Splits:
-    """Load the splits of one source, without test items seen in training.
+def load_splits(run: WritableRun, loader: SplitLoader, data: Any, *, drop_trained_items: bool = True) -> Splits:
+    """Load the train and test splits of data, without test items that the run was trained on.
 
     If the data contain all items of the run, under whatever name and options, the splits are those of its training.
     Otherwise they are drawn anew.
@@ -173,7 +171,7 @@ def have_same_items(first: Dataset, second: Dataset) -> bool:
     return first.labels is None or second.labels is None or torch.equal(first.labels, second.labels)
 
 
-def describe_test_data_and_perturbations(settings: Settings, test: Dataset, options: EvaluateOptions) -> str:
+def describe_test_data(settings: Settings, test: Dataset, options: EvaluateOptions) -> str:
     """Describe the test data by name, corruption and domains."""
     data = options.data[-1] if isinstance(options.data, tuple) else options.data
     data = data if options.test_data is None else options.test_data

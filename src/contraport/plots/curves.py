@@ -14,7 +14,7 @@ from contraport.metrics import find_metric
 from contraport.plots.figure_setup import (
     LINE_STYLES,
     SERIES_COLORS,
-    add_legend_above,
+    add_legend_above_panels,
     create_panels,
     escape_dollars,
     escape_legend_label,
@@ -103,7 +103,7 @@ def curves(
     for key in columns:
         present = any(row.get(key) is not None for rows in lines.values() for row in rows)
         check(present, f"keys: no run has logged {key!r}; logged: {', '.join(logged) or 'nothing'}.", "unknown")
-    figure, axes = create_panels(len(columns), wrap_width=width, ratio=1.45)
+    figure, axes = create_panels(len(columns), figure_width=width, ratio=1.45)
     for ax, key in zip(axes, columns, strict=True):
         for position, (name, rows) in enumerate(lines.items()):
             points = evenly_spaced_rows_with_key(rows, key)
@@ -120,7 +120,7 @@ def curves(
             ax.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.3g}%")
         else:
             ax.ticklabel_format(axis="y", scilimits=(-2, 4), useMathText=True)
-    add_legend_above(figure, axes[0])
+    add_legend_above_panels(figure, axes[0])
     return figure
 
 

@@ -17,7 +17,7 @@ from contraport.plots.figure_setup import (
     LINE_STYLES,
     ORANGE,
     SERIES_COLORS,
-    add_legend_above,
+    add_legend_above_panels,
     check_width,
     class_colors,
     create_figure,
@@ -90,8 +90,8 @@ def embedding(
     classes = None if labels is None else labels_to_numpy(labels, len(points))
     x_range, y_range = np.ptp(points, axis=0)
     ratio = float(np.clip(x_range / y_range if y_range else np.inf, 0.8, 1.6))
-    figure, (ax,) = create_panels(1, wrap_width=width, ratio=ratio)
-    _draw_points_by_class(ax, points, classes, class_names)
+    figure, (ax,) = create_panels(1, figure_width=width, ratio=ratio)
+    _draw_points_and_class_names(ax, points, classes, class_names)
     ax.set(aspect="equal", xticks=[], yticks=[], xlabel=method)
     ax.spines[:].set_visible(False)
     return figure
@@ -115,7 +115,7 @@ def spectrum(
     >>> [line.get_label() for line in figure.axes[0].get_lines()]
     ['full: effective rank 4.0', 'one direction: effective rank 1.0']
     """
-    figure, (ax,) = create_panels(1, wrap_width=width, ratio=1.45)
+    figure, (ax,) = create_panels(1, figure_width=width, ratio=1.45)
     for position, (name, source) in enumerate(sources_by_name(features).items()):
         if is_run_source(source):
             values = torch.from_numpy(load_evaluation_arrays(source, "spectrum")["spectrum"])
@@ -134,7 +134,7 @@ def spectrum(
             label=escape_legend_label(label),
         )
     ax.set(xlabel="direction", ylabel="singular value / largest")
-    add_legend_above(figure, ax)
+    add_legend_above_panels(figure, ax)
     return figure
 
 
@@ -205,7 +205,9 @@ def nearest_items(
     return figure
 
 
-def _draw_points_by_class(ax: Axes, points: Array, classes: Array | None, class_names: Sequence[str] | None) -> None:
+def _draw_points_and_class_names(
+    ax: Axes, points: Array, classes: Array | None, class_names: Sequence[str] | None
+) -> None:
     """Draw points (n, 2) colored by class, with class names unless too many."""
     effects = import_optional("matplotlib.patheffects", "report", "A figure")
     size = float(np.clip(3000 / len(points), 4, 30))
@@ -239,11 +241,13 @@ def _resolve_query_positions(queries: Sequence[int] | int, num_items: int) -> li
     return [int(position) for position in positions]
 
 
-def _draw_item_in_cell(ax: Axes, item: Array, x: float, y: float, is_same_class: bool | None, white: float) -> None:
+def _draw_item_in_cell(
+    ax: Axes, item: Array, x: float, y: float, is_same_class: bool | None, white_level: float
+) -> None:
     """Draw an image or vector in the unit cell at (x, y).
 
-    Pixels are black at 0 and white at `white`. The frame is blue if `is_same_class` is true, orange and dashed if it is
-    false; None: no frame.
+    Pixels are black at 0 and white at `white_level`. The frame is blue if `is_same_class` is true, orange and dashed if
+    it is false; None: no frame.
     """
     patches = import_optional("matplotlib.patches", "report", "A figure")
     left, right, top, bottom = x + 0.06, x + 0.94, y + 0.06, y + 0.94
@@ -254,9 +258,9 @@ def _draw_item_in_cell(ax: Axes, item: Array, x: float, y: float, is_same_class:
     else:
         picture = item if item.ndim == 2 else np.moveaxis(item, 0, -1) if len(item) == 3 else item.mean(0)
         if picture.ndim == 3:  # matplotlib ignores the range of colors
-            picture = np.clip(picture / white, 0, 1)
+            picture = np.clip(picture / white_level, 0, 1)
         place = left, right, bottom, top
-        ax.imshow(picture, cmap="gray", extent=place, interpolation="nearest", vmin=0, vmax=white)
+        ax.imshow(picture, cmap="gray", extent=place, interpolation="nearest", vmin=0, vmax=white_level)
     if is_same_class is not None:
         color, dash = (BLUE, "-") if is_same_class else (ORANGE, "--")
         frame = patches.Rectangle((left, top), 0.88, 0.88, fill=False, edgecolor=color, linestyle=dash, linewidth=1.6)

@@ -72,22 +72,22 @@ def encode_png(figure: Figure, **settings: Any) -> bytes:
 
 
 def create_panels(
-    count: int, row_height: float = 3.2, *, wrap_width: float | None = None, ratio: float = 1.25
+    count: int, row_height: float = 3.2, *, figure_width: float | None = None, ratio: float = 1.25
 ) -> tuple[Figure, list[Axes]]:
     """Return a figure with `count` axes, in one row if they fit.
 
     Args:
         count: number of axes.
-        row_height: in inches, if `wrap_width` is None.
-        wrap_width: width of the figure, in inches, in which panels wrap to further rows; 3.9 suits a phone.
+        row_height: height of the row in inches, used if `figure_width` is None.
+        figure_width: in inches; panels that do not fit in it wrap to further rows; 3.9 suits a phone.
         ratio: width of a panel over its height.
     """
-    check_width(wrap_width)
+    check_width(figure_width)
     # Panels narrower than 2.9 inches wrap to the next row.
-    columns = count if wrap_width is None else max(1, min(count, int(wrap_width / 2.9)))
+    columns = count if figure_width is None else max(1, min(count, int(figure_width / 2.9)))
     rows = -(-count // columns)
-    high = row_height if wrap_width is None else wrap_width / columns / ratio
-    figure = create_figure(ratio * row_height * count if wrap_width is None else wrap_width, rows * high)
+    high = row_height if figure_width is None else figure_width / columns / ratio
+    figure = create_figure(ratio * row_height * count if figure_width is None else figure_width, rows * high)
     axes = [figure.add_subplot(rows, columns, k + 1) for k in range(count)]
     for ax in axes:
         ax.spines[["top", "right"]].set_visible(False)
@@ -95,7 +95,7 @@ def create_panels(
 
 
 def check_width(width: float | None) -> None:
-    """Raise `UsageError` unless a figure's width is None or within the allowed range."""
+    """Raise `UsageError` unless a figure's width is None or in the allowed range of inches."""
     good = width is None or (is_number(width) and MIN_WIDTH_INCHES <= width <= MAX_WIDTH_INCHES)
     expected = f"inches, from {MIN_WIDTH_INCHES:g} to {MAX_WIDTH_INCHES:g}"
     check(good, f"width: must be a number of {expected}, got {format_value(width)}.")
@@ -146,8 +146,8 @@ def mass_colormap(ax: Axes) -> Colormap:
     return scale.with_extremes(bad="#4b443a" if dark else "#d9d3c7")
 
 
-def add_legend_above(figure: Figure, ax: Axes) -> None:
-    """Add a legend above all panels, and make the figure taller to fit it."""
+def add_legend_above_panels(figure: Figure, ax: Axes) -> None:
+    """Add the legend of `ax` above all panels, and make the figure taller to fit it."""
     handles, labels = ax.get_legend_handles_labels()
     if not handles:
         return

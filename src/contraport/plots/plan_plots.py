@@ -41,10 +41,10 @@ class LogScale(NamedTuple):
         return cls(max(math.log10(min(float(mass.min()) for mass in masses)), high - MAX_DECADES), high)
 
     @property
-    def powers_and_positions(self) -> list[tuple[int, float]]:
+    def exponents_and_positions(self) -> list[tuple[int, float]]:
         """Exponents of ten on the scale, with their positions from 0 to 1."""
-        powers = range(math.ceil(self.log10_low), math.floor(self.log10_high) + 1)
-        return [(power, (power - self.log10_low) / ((self.log10_high - self.log10_low) or 1)) for power in powers]
+        exponents = range(math.ceil(self.log10_low), math.floor(self.log10_high) + 1)
+        return [(one, (one - self.log10_low) / ((self.log10_high - self.log10_low) or 1)) for one in exponents]
 
 
 def clipped_log10(mass: Array, scale: LogScale, *, without_self: bool = False) -> Array:
@@ -105,7 +105,7 @@ def plan(plan: Values | RunSource, target: Values | None = None, *, width: float
     without_self = excludes_self_pairs(mass, matrices.get("target", mass))
     # Equal masses get the darkest color.
     low = scale.log10_low if scale.log10_high > scale.log10_low else scale.log10_high - 1
-    figure, axes = create_panels(len(matrices), wrap_width=width, ratio=1.05)
+    figure, axes = create_panels(len(matrices), figure_width=width, ratio=1.05)
     for ax, (name, matrix) in zip(axes, matrices.items(), strict=True):
         logs = clipped_log10(matrix, scale, without_self=without_self)
         image = ax.imshow(logs, cmap=mass_colormap(ax), interpolation="nearest", vmin=low, vmax=scale.log10_high)
@@ -113,9 +113,9 @@ def plan(plan: Values | RunSource, target: Values | None = None, *, width: float
         ax.spines[:].set_visible(False)
     if target is not None:
         axes[0].set_title(f"plan: {share_on_target(mass, matrices['target']):.0%} of its mass on target")
-    powers: list[float] = [power for power, _ in scale.powers_and_positions] or [scale.log10_high]
-    bar = figure.colorbar(image, ax=axes, location="bottom", fraction=0.05, shrink=0.8, aspect=30, ticks=powers)
-    bar.ax.set_xticklabels([f"$10^{{{power:.3g}}}$" for power in powers])
+    exponents: list[float] = [exponent for exponent, _ in scale.exponents_and_positions] or [scale.log10_high]
+    bar = figure.colorbar(image, ax=axes, location="bottom", fraction=0.05, shrink=0.8, aspect=30, ticks=exponents)
+    bar.ax.set_xticklabels([f"$10^{{{exponent:.3g}}}$" for exponent in exponents])
     bar.set_label("mass of a pair")
     return figure
 
@@ -153,7 +153,7 @@ def couplings(
     marginals = {name: as_plot_array(name, v, 1) for name, v in (("a", a), ("b", b)) if v is not None}
     for side, masses in marginals.items():
         check(bool((masses >= 0).all()), f"{side}: must be nonnegative, got {masses.min():.3g}.", "negative")
-    figure, axes = create_panels(len(several), 2.6, wrap_width=width, ratio=1.0)
+    figure, axes = create_panels(len(several), 2.6, figure_width=width, ratio=1.0)
     masses_by_name = {name: _as_mass_matrix("plans", matrix) for name, matrix in several.items()}
     largest = max(mass.max() for mass in masses_by_name.values()) if common_scale else None
     for ax, (name, mass) in zip(axes, masses_by_name.items(), strict=True):
@@ -196,7 +196,7 @@ def barycentric_maps_1d(
     """
     several = plans if isinstance(plans, Mapping) else {"": plans}
     check(len(several) > 0, "plans: must have at least one plan, got none.", "missing")
-    figure, axes = create_panels(len(several), 2.4, wrap_width=width, ratio=1.33)
+    figure, axes = create_panels(len(several), 2.4, figure_width=width, ratio=1.33)
     for ax, (name, matrix) in zip(axes, several.items(), strict=True):
         mass = _as_mass_matrix("plans", matrix)
         places = [
@@ -272,7 +272,7 @@ def draw_bipartite_plan(ax: Axes, plan: Array, true_pair_mask: Array) -> None:
 
 
 def _draw_mass_dots(ax: Axes, x: float, heights: Array, relative_masses: Array) -> None:
-    """Draw masses as areas of dots, inside rings that show mass 1."""
+    """Draw masses, relative to equal ones, as areas of dots, inside rings that show a relative mass of 1."""
     places = np.full(len(heights), x)
     ax.scatter(places, heights, s=60, facecolor="none", edgecolor=GREY, linewidth=0.8, zorder=3)
     ax.scatter(places, heights, s=60 * relative_masses, color=GREY, linewidth=0, zorder=4)

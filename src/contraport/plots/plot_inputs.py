@@ -78,7 +78,7 @@ def is_run_source(value: object) -> bool:
 
 
 def load_run(folder: Any) -> WritableRun:
-    """Open a run folder, or raise `UsageError` without the extra ``report``."""
+    """Open a run folder, or raise `UsageError` if the extra ``report`` is not installed."""
     with translate_import_errors("report", "To read a run"):
         from contraport.runs import as_run_folder
 
@@ -88,7 +88,7 @@ def load_run(folder: Any) -> WritableRun:
 def sources_by_name(source: object) -> dict[str, Any]:
     """Map names to the arrays or runs that a figure shows.
 
-    Mappings stay, runs are named by their folders, and any other value has the name "".
+    Mappings stay, runs are opened and named by their folders, and any other value has the name "".
 
     >>> list(sources_by_name(["runs/a", "runs/b"])), list(sources_by_name({"x": 1})), list(sources_by_name(1.0))
     (['a', 'b'], ['x'], [''])

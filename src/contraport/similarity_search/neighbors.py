@@ -30,7 +30,7 @@ from contraport.evaluation.split_loading import (
     SplitLoader,
     find_model_image_size,
     is_training_data,
-    load_splits_of_source,
+    load_splits,
     resolve_device,
 )
 from contraport.feature_files import Features, as_features, read_features
@@ -195,7 +195,7 @@ def _compute_popularity_bonuses(popularity: float, run: WritableRun, model: Mode
     if popularity == 0:
         return None
     settings, loader = run.settings(), SplitLoader(run.settings(), model)
-    splits = load_splits_of_source(run, loader, None, drop_trained_items=False)
+    splits = load_splits(run, loader, None, drop_trained_items=False)
     message = f"popularity: requires a run trained on a coupling of two sets, got one trained on {splits.train.name!r}."
     check(splits.train.is_coupling, message, "no_coupling")
     side = model.view_index(features.view, "features")

@@ -292,7 +292,7 @@ class EmbeddingsAndPlansByPenalty:
     def figure(self) -> Figure:
         """Draw the embeddings and the plans for each penalty weight."""
         count = len(self.by_factor)
-        figure, axes = create_panels(2 * count, wrap_width=2.9 * count + 0.5, ratio=1.0)
+        figure, axes = create_panels(2 * count, figure_width=2.9 * count + 0.5, ratio=1.0)
         colors = [SERIES_COLORS[int(k) % len(SERIES_COLORS)] for k in self.data.component_indices]
         scale = LogScale.from_matrices([one.plan.numpy() for one in self.by_factor.values()])
         assert scale is not None
