@@ -20,7 +20,7 @@ from contraport.metrics.builtin_metrics import REQUIRES_ENTITY_PAIRS, REQUIRES_Z
 from contraport.metrics.column_ranking import rank_columns
 from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.intervals import MetricResult
-from contraport.metrics.probes import few_label_accuracy_per_item, ridge_prediction_target_pairs
+from contraport.metrics.probes import mean_few_label_accuracy_per_item, ridge_prediction_target_pairs
 
 
 def build_images(items: int, split: str, seed: int = 0) -> Dataset:
@@ -207,7 +207,7 @@ def test_few_label_hits_are_averaged_over_draws(monkeypatch: pytest.MonkeyPatch)
     generators = [SimpleNamespace(permutation=np.copy), *[SimpleNamespace(permutation=np.flip)] * 4]
     monkeypatch.setattr(probes, "numpy_generator", lambda purpose, seed: generators[seed])
     x, y = torch.tensor([[-1.0], [1.0], [-3.0]]), torch.tensor([0, 1, 1])
-    hits = few_label_accuracy_per_item(x, y, torch.tensor([[-5.0]]), torch.tensor([0]), lambda size: size - 1)
+    hits = mean_few_label_accuracy_per_item(x, y, torch.tensor([[-5.0]]), torch.tensor([0]), lambda size: size - 1)
     assert hits.tolist() == [1 / 5]
 
 

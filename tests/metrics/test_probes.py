@@ -13,11 +13,11 @@ from contraport.data.splits import draw_stratified_split
 from contraport.metrics import probes, retrieval_ranks
 from contraport.metrics.probes import (
     CANDIDATE_PENALTIES,
-    few_label_accuracy_per_item,
     fit_linear_probe,
     knn,
     knn_correctness,
     linear_probe,
+    mean_few_label_accuracy_per_item,
     probe_correctness,
     select_linear_probe_penalty,
 )
@@ -213,10 +213,10 @@ def test_few_label_probe_selects_its_penalty_on_its_own_items(monkeypatch: pytes
     random = torch.Generator().manual_seed(0)
     x, y = torch.randn(90, 4, generator=random), torch.arange(90) % 3
     x[:, 0] += y
-    hits = few_label_accuracy_per_item(x[:60], y[:60], x[60:], y[60:], lambda size: size // 2)
+    hits = mean_few_label_accuracy_per_item(x[:60], y[:60], x[60:], y[60:], lambda size: size // 2)
     penalty = select_linear_probe_penalty(x[:30], y[:30])
     assert penalty != 1 / 30  # the default without a selection
     expected = probe_correctness(fit_linear_probe(x[:30], y[:30], penalty=penalty), x[60:], y[60:])
     assert np.array_equal(hits, expected)
     corrupted = torch.cat([x[:30], 100 * torch.randn(30, 4, generator=random)])
-    assert np.array_equal(few_label_accuracy_per_item(corrupted, y[:60], x[60:], y[60:], lambda size: 10), hits)
+    assert np.array_equal(mean_few_label_accuracy_per_item(corrupted, y[:60], x[60:], y[60:], lambda size: 10), hits)

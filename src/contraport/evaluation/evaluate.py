@@ -60,7 +60,7 @@ from contraport.metrics.intervals import (
     paired_bootstrap_difference,
     percentile_interval,
 )
-from contraport.metrics.probes import check_enough_neighbors
+from contraport.metrics.probes import check_neighbor_count
 from contraport.options import overload_by_options
 from contraport.runs import Run, WritableRun, as_different_run_folders
 from contraport.runs.run import check_run_folder
@@ -165,7 +165,7 @@ def _compute_evaluation_to_save(run: WritableRun, options: EvaluateOptions) -> E
     unmet = {metric.key: metric.find_unmet_requirement(trained) for metric in metrics}
     possible = [metric for metric in metrics if unmet[metric.key] is None]
     if any(metric.key == "knn" for metric in possible):
-        check_enough_neighbors(options.neighbors, len(loaded.train))
+        check_neighbor_count(options.neighbors, len(loaded.train))
     checkpoints = (
         find_checkpoints_by_epoch(run, before_epoch=loaded.trained_epochs) if options.checkpoints == "all" else {}
     )

@@ -109,7 +109,7 @@ def linear_probe_accuracy_per_item(context: EvalContext) -> ItemValueArray:
 
 
 @register_accuracy_metric("kNN")
-def knn_result(context: EvalContext) -> MetricResult:
+def knn_hits_result(context: EvalContext) -> MetricResult:
     """Accuracy of a weighted vote among the nearest training items."""
     positions = context.find_test_sample_positions(probes.NUM_SAMPLED_KNN_TEST_ITEMS, len(context.train))
     at = slice(None) if positions is None else positions
@@ -140,16 +140,16 @@ def rms_calibration_result(context: EvalContext) -> MetricResult:
 def mean_few_shot_accuracy_per_item(context: EvalContext, labels_per_class: int) -> ItemValueArray:
     """Mean accuracy of 5 linear probes, trained on k random items per class."""
     items = context.train_features, context.train_labels, context.test_features, context.test_labels
-    return probes.few_label_accuracy_per_item(*items, lambda size: labels_per_class)
+    return probes.mean_few_label_accuracy_per_item(*items, lambda size: labels_per_class)
 
 
 @register_few_label_metric("Few-percent@{}", numbers=(1, 10))
 def mean_few_percent_accuracy_per_item(context: EvalContext, percent: int) -> ItemValueArray:
-    """Mean accuracy of 5 linear probes, trained on k % of each class.
-    Items are drawn at random, at least one of each class.
+    """Mean accuracy of 5 linear probes, each trained on a random k % of every class.
+    At least one item of each class is drawn.
     """
     items = context.train_features, context.train_labels, context.test_features, context.test_labels
-    return probes.few_label_accuracy_per_item(*items, lambda size: round(size * percent / 100))
+    return probes.mean_few_label_accuracy_per_item(*items, lambda size: round(size * percent / 100))
 
 
 @register_share_metric(
@@ -167,7 +167,7 @@ def mean_few_percent_accuracy_per_item(context: EvalContext, percent: int) -> It
     default=False,
 )
 def fine_tuning_accuracy_per_item(context: EvalContext) -> ItemValueArray:
-    """Accuracy after training all weights of an encoder copy on the labels."""
+    """Share of test items that an encoder copy, fine-tuned on the labels, classifies correctly."""
     return fine_tuning.fine_tuning_correctness(
         context.model, context.train, context.test, context.views, context.loader_config, name=context.name
     )
@@ -295,7 +295,7 @@ def link_hubness(context: EvalContext, k: int) -> float:
     "Link popularity@{}", better="neither", unit="relative to training pairs", value_format="{:.2f}", numbers=(10,)
 )
 def popularity_relative_to_training_pairs(context: EvalContext, k: int) -> float:
-    """Mean popularity of each row's k nearest columns, divided by that in training pairs.
+    """Mean popularity of each row's k nearest columns, relative to the columns of training pairs.
     The popularity of a column is its number of training pairs.
     """
     return context.columns_ranked_per_row.popularity_relative_to_training_pairs(k)
@@ -410,8 +410,8 @@ def mutual_information_bound_result(context: EvalContext) -> MetricResult:
     ),
 )
 def alignment_per_item(context: EvalContext) -> ItemValueArray:
-    """Squared distance between two random views of an item.
-    It is taken on the unit sphere and averaged over items.
+    """Squared distance on the unit sphere between two random views of each item.
+    The metric is the mean over items.
     """
     return embedding_geometry.squared_view_distances(*context.test_random_view_features)
 
@@ -477,7 +477,7 @@ def ari_result(context: EvalContext) -> MetricResult:
     return intervals.MetricResult(values, intervals.bootstrap_means_transformed_below_1)
 
 
-def _register_accuracy_under_corruption(kind: str, title: str, images_phrase: str, *requirements: Requirement) -> None:
+def _register_corruption_metric(kind: str, title: str, images_phrase: str, *requirements: Requirement) -> None:
     """Register the accuracy of the linear probe under one kind of corruption."""
 
     def accuracy(context: EvalContext, severity: int) -> ItemValueArray:
@@ -501,12 +501,12 @@ def _register_accuracy_under_corruption(kind: str, title: str, images_phrase: st
     )
 
 
-_register_accuracy_under_corruption("noise", "Noise@{}", "test images with Gaussian noise")
-_register_accuracy_under_corruption("blur", "Blur@{}", "blurred test images")
-_register_accuracy_under_corruption("brightness", "Brightness@{}", "brightened test images")
-_register_accuracy_under_corruption("contrast", "Contrast@{}", "test images with reduced contrast")
-_register_accuracy_under_corruption("occlusion", "Occlusion@{}", "test images with a gray square at a random position")
-_register_accuracy_under_corruption(
+_register_corruption_metric("noise", "Noise@{}", "test images with Gaussian noise")
+_register_corruption_metric("blur", "Blur@{}", "blurred test images")
+_register_corruption_metric("brightness", "Brightness@{}", "brightened test images")
+_register_corruption_metric("contrast", "Contrast@{}", "test images with reduced contrast")
+_register_corruption_metric("occlusion", "Occlusion@{}", "test images with a gray square at a random position")
+_register_corruption_metric(
     "jpeg",
     "JPEG@{}",
     "test images after strong JPEG compression",

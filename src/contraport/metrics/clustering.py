@@ -43,7 +43,7 @@ def contingency_table(weights: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
 
 def nmi_pseudovalues(labels: Tensor, clusters: Array) -> ItemValueArray:
-    """Return each item's pseudovalue for the normalized mutual information, `(n,)`.
+    """Return each item's jackknife pseudovalue of the normalized mutual information, `(n,)`.
 
     >>> nmi_pseudovalues(torch.tensor([0, 0, 1, 1]), np.array([1, 1, 0, 0])).mean().item()
     1.0
@@ -64,7 +64,7 @@ def nmi_pseudovalues(labels: Tensor, clusters: Array) -> ItemValueArray:
 
 
 def ari_pseudovalues(labels: Tensor, clusters: Array) -> ItemValueArray:
-    """Return each item's pseudovalue for the adjusted Rand index, `(n,)`."""
+    """Return each item's jackknife pseudovalue of the adjusted Rand index, `(n,)`."""
     rows, columns = labels.unique(return_inverse=True)[1], torch.from_numpy(clusters).long()
 
     def ari(weights: Tensor) -> Tensor:

@@ -66,15 +66,15 @@ def uniformity(z: Tensor) -> float:
     -8.0
     """
     points = unit_vectors("z", z, 2)[fixed_subset_positions(len(z)).to(z.device)]
-    return math.log(float(gaussian_potential_per_item(points).mean()))
+    return math.log(float(mean_gaussian_potential_per_item(points).mean()))
 
 
-def gaussian_potential_per_item(z: Tensor) -> Tensor:
+def mean_gaussian_potential_per_item(z: Tensor) -> Tensor:
     """Return each item's mean Gaussian potential with all others, `(n,)`.
 
     The potential of items i and j is exp(-2 |zi - zj|^2). `z` is `(n, d)`; rows are unit vectors or zero.
 
-    >>> gaussian_potential_per_item(torch.tensor([[1.0, 0.0], [1.0, 0.0]])).tolist()
+    >>> mean_gaussian_potential_per_item(torch.tensor([[1.0, 0.0], [1.0, 0.0]])).tolist()
     [1.0, 1.0]
     """
     sums, lengths = [], z.any(dim=1).to(z)
@@ -150,7 +150,7 @@ def tolerance(z: Tensor, labels: Tensor) -> float:
     return float((sums.square().sum() - self_pairs) / pairs)
 
 
-class UnitVectorsByClass(NamedTuple):
+class UnitVectorsWithClassSums(NamedTuple):
     """Unit vectors of items, with their sums and counts by class."""
 
     points: Tensor
@@ -159,14 +159,14 @@ class UnitVectorsByClass(NamedTuple):
     item_classes: Tensor
 
 
-def sum_unit_vectors_by_class(z: Tensor, labels: Tensor) -> UnitVectorsByClass:
+def sum_unit_vectors_by_class(z: Tensor, labels: Tensor) -> UnitVectorsWithClassSums:
     """Normalize embeddings `(n, d)` and sum them by class."""
     z = unit_vectors("z", z, dtype=torch.float64)
     check_labels("labels", labels, len(z))
     codes = labels.to(z.device).unique(return_inverse=True)[1]
     sizes = codes.bincount().double()
     sums = torch.zeros(len(sizes), z.shape[1], dtype=z.dtype, device=z.device).index_add_(0, codes, z)
-    return UnitVectorsByClass(z, sums, sizes, codes)
+    return UnitVectorsWithClassSums(z, sums, sizes, codes)
 
 
 def hubness(z: Tensor, neighbors: int = HUBNESS_NEIGHBORS) -> float:

@@ -114,7 +114,7 @@ class EvalContext:
 
     @property
     def model(self) -> Model:
-        """Encoder as a `Model`, unavailable for raw-input baselines."""
+        """Encoder, which must be a `Model` and not a raw-input baseline."""
         assert isinstance(self.encoder, Model)
         return self.encoder
 
@@ -253,17 +253,17 @@ class EvalContext:
 
     @cached_property
     def retrieval_sample_positions(self) -> np.ndarray[Any, Any] | None:
-        """Positions of the test items that retrieval ranks, None for all."""
+        """Positions of the test items whose retrieval ranks are computed, None for all."""
         return self.find_test_sample_positions(NUM_SAMPLED_RETRIEVAL_TEST_ITEMS, len(self.test))
 
-    def find_test_sample_positions(self, sample_size: int, num_candidates: int) -> np.ndarray[Any, Any] | None:
+    def find_test_sample_positions(self, sample_size: int, candidates_per_item: int) -> np.ndarray[Any, Any] | None:
         """Return positions of a random subset of test items, or None for all.
 
         All are used if there are no more, or if all pairs of a test item and a candidate are at most
         `MAX_PAIRS_WITHOUT_SAMPLING`. Samples are the same for every encoder; a smaller one is part of a larger one.
         """
         items = len(self.test)
-        if items <= sample_size or items * num_candidates <= MAX_PAIRS_WITHOUT_SAMPLING:
+        if items <= sample_size or items * candidates_per_item <= MAX_PAIRS_WITHOUT_SAMPLING:
             return None
         return torch.randperm(items, generator=torch_generator("metrics.test_sample", items))[:sample_size].numpy()
 
@@ -280,7 +280,7 @@ class EvalContext:
 
     @cached_property
     def columns_ranked_per_row(self) -> ColumnRanking:
-        """Ranking of the columns for each row that has a test pair."""
+        """Columns ranked by similarity, for each row that has a test pair."""
         splits = [_get_required_tensor(part.entity_ids) for part in (self.train, self.test)]
         used, columns = torch.cat(splits)[:, 1].unique(return_inverse=True)
         pairs = torch.stack([torch.cat(splits)[:, 0], columns], dim=1)
@@ -288,7 +288,7 @@ class EvalContext:
         return rank_columns(rows, used_columns, *pairs.split(list(map(len, splits))))
 
     def _embed_entities_by_id(self, view: int) -> Tensor:
-        """Return embeddings `(ids, d)` of one view's entities, such as users.
+        """Return the embedding of each entity of one view, such as each user, `(num_ids, d)`.
 
         Rows are by entity id, and zero for unpaired ids. Each is embedded once, in the first of its pairs; a test pair
         is used only for what training pairs lack.

@@ -142,7 +142,7 @@ def confusion_matrix(probe: Pipeline, test_x: Tensor, test_y: Tensor) -> np.ndar
     return torch.bincount(test_y.cpu() * classes + predicted, minlength=classes**2).reshape(classes, classes).numpy()
 
 
-def few_label_accuracy_per_item(
+def mean_few_label_accuracy_per_item(
     train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor, count_from_class_size: Callable[[int], int]
 ) -> np.ndarray[Any, Any]:
     """Return the share of few-label probes that classify each test item correctly, `(m,)`.
@@ -169,7 +169,7 @@ def probe_confidence_correctness_pairs(probe: Pipeline, test_x: Tensor, test_y: 
 
 
 def squared_calibration_pseudovalues(confidence_and_correctness: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return each item's pseudovalue for the squared calibration error, `(m,)`.
+    """Return each item's jackknife pseudovalue of the squared calibration error, `(m,)`.
 
     `confidence_and_correctness` has a row for each item, `(m, 2)`, from `probe_confidence_correctness_pairs`.
 
@@ -281,7 +281,7 @@ def knn_correctness(
     """Return whether a k-nearest-neighbor vote classifies each test item correctly, `(m,)`."""
     _check_features_and_labels(train_x, train_y, test_x, test_y)
     check_positive("temperature", temperature)
-    check_enough_neighbors(neighbors, len(train_x))
+    check_neighbor_count(neighbors, len(train_x))
     check_all_values("train_y", train_y, train_y >= 0, "classes from 0")
     train_y, test_y = train_y.to(train_x.device).long(), test_y.to(train_x.device)
     queries, keys = (
@@ -320,7 +320,7 @@ def knn_correctness(
     return torch.cat(hits).cpu().numpy()
 
 
-def check_enough_neighbors(neighbors: int, num_items: int) -> None:
+def check_neighbor_count(neighbors: int, num_items: int) -> None:
     """Raise `UsageError` unless `neighbors` is from 1 to the number of items."""
     check(
         is_integer(neighbors) and 1 <= neighbors <= num_items,

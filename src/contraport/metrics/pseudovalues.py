@@ -19,8 +19,8 @@ from contraport.metrics.embedding_geometry import (
     HUBNESS_NEIGHBORS,
     effective_rank,
     fixed_subset_positions,
-    gaussian_potential_per_item,
     hubness,
+    mean_gaussian_potential_per_item,
     sum_unit_vectors_by_class,
     tolerance,
     uniformity,
@@ -63,14 +63,14 @@ def recenter_pseudovalues(mean: float, pseudovalues: Tensor) -> ItemValueArray:
 
 
 def compute_uniformity_pseudovalues(z: Tensor) -> ItemValueArray:
-    """Return each item's pseudovalue for the metric `uniformity`, `(n,)`.
+    """Return each item's jackknife pseudovalue of the metric `uniformity`, `(n,)`.
 
     >>> z = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
     >>> bool(abs(compute_uniformity_pseudovalues(z).mean() - uniformity(z)) < 1e-6)
     True
     """
     value, subset = uniformity(z), fixed_subset_positions(len(z))
-    potentials = gaussian_potential_per_item(unit_vectors("z", z)[subset.to(z.device)])
+    potentials = mean_gaussian_potential_per_item(unit_vectors("z", z)[subset.to(z.device)])
     slopes = torch.zeros(len(z), dtype=torch.float64)
     mean = float(potentials.mean())
     # Factor 2: each pair has two items. Factor n / subset: the items of the subset stand for all.
@@ -79,7 +79,7 @@ def compute_uniformity_pseudovalues(z: Tensor) -> ItemValueArray:
 
 
 def compute_tolerance_pseudovalues(z: Tensor, labels: Tensor) -> ItemValueArray:
-    """Return the pseudovalue of each item for the metric `tolerance`, `(n,)`."""
+    """Return each item's jackknife pseudovalue of the metric `tolerance`, `(n,)`."""
     value = tolerance(z, labels)
     points, sums, sizes, codes = (part.cpu() for part in sum_unit_vectors_by_class(z, labels))
     cosine_sums = (points * sums[codes]).sum(dim=1) - points.square().sum(dim=1)  # with the others of its class
@@ -88,7 +88,7 @@ def compute_tolerance_pseudovalues(z: Tensor, labels: Tensor) -> ItemValueArray:
 
 
 def compute_effective_rank_pseudovalues(features: Tensor) -> ItemValueArray:
-    """Return the pseudovalue of each item for the metric `effective_rank`, `(n,)`."""
+    """Return each item's jackknife pseudovalue of the metric `effective_rank`, `(n,)`."""
     value, x = effective_rank(features), features.detach().double().cpu()
     x = x - x.mean(dim=0)
     # The smaller of the two Gram matrices has all non-zero eigenvalues.
@@ -109,7 +109,7 @@ def compute_effective_rank_pseudovalues(features: Tensor) -> ItemValueArray:
 
 
 def compute_hubness_pseudovalues(z: Tensor) -> ItemValueArray:
-    """Return the pseudovalue of each item for the metric `hubness`, `(n,)`."""
+    """Return each item's jackknife pseudovalue of the metric `hubness`, `(n,)`."""
     value, subset = hubness(z), fixed_subset_positions(len(z))
     nearest = nearest_indices(z[subset.to(z.device)], HUBNESS_NEIGHBORS).cpu()
 

@@ -248,7 +248,7 @@ def find_metric(key: str) -> Metric | None:
 
 
 def collect_metrics_for_display(rows: Iterable[Iterable[str]]) -> list[Metric]:
-    """Return the metrics whose keys occur in any row, in display order.
+    """Return the metrics whose keys occur in any row of results, in display order.
 
     Unknown keys are skipped. The order is that of the registry, but with the geometry of the features last: it supports
     no verdict.
@@ -345,7 +345,7 @@ def select_metrics(names: Sequence[str] = (), *, argument: str = "metrics") -> l
 
 
 def select_metrics_keeping_order(names: Sequence[str]) -> list[Metric]:
-    """Select metrics by name, in the order of the names."""
+    """Select metrics by name, in the order in which they are named."""
     return [entry for name in dict.fromkeys(names) for entry in select_metrics([name])]
 
 

@@ -24,7 +24,7 @@ TILE_SIZE = 1_024
 """Number of rows and of columns of a tile of cosines that ranks are counted in: it fits the cache of a processor."""
 
 NUM_SAMPLED_RETRIEVAL_TEST_ITEMS = 20_000
-"""Number of test items that retrieval ranks, drawn at random, if all exceed `MAX_PAIRS_WITHOUT_SAMPLING`."""
+"""Number of test items whose ranks are computed, drawn at random, if all exceed `MAX_PAIRS_WITHOUT_SAMPLING`."""
 
 MAX_PAIRS_WITHOUT_SAMPLING = 10**9
 """Maximum number of test items times candidates; beyond it, a metric of pairs uses a random sample of test items."""
@@ -118,19 +118,19 @@ def retrieval_ranks_by_view_pair(
     ids = content_ids.T
     ranks = {}
     for v, w in combinations(range(len(points)), 2):
-        matched = _MatchedViews.from_paired_points(points[v], points[w], ids[v], ids[w])
+        distinct = _DistinctViews.from_paired_points(points[v], points[w], ids[v], ids[w])
         if positions is not None:
             at = torch.from_numpy(positions).to(points[v].device)
-            ranks[v, w], ranks[w, v] = _row_ranks_at(matched, at), _row_ranks_at(matched.swap(), at)
+            ranks[v, w], ranks[w, v] = _first_view_ranks_at(distinct, at), _first_view_ranks_at(distinct.swap(), at)
             continue
-        row_thresholds, column_thresholds = matched.row_tie_thresholds, matched.column_tie_thresholds
+        row_thresholds, column_thresholds = distinct.row_tie_thresholds, distinct.column_tie_thresholds
         row_ranks, column_ranks = torch.ones_like(row_thresholds), torch.ones_like(column_thresholds)
-        for across, down, cosines in matched.iter_mismatch_cosine_tiles():  # each tile serves both directions
-            x, y = matched.row_points[across], matched.column_points[down]
+        for across, down, cosines in distinct.iter_mismatch_cosine_tiles():  # each tile serves both directions
+            x, y = distinct.row_points[across], distinct.column_points[down]
             row_ranks[across] += _count_keys_reaching(cosines, x, y, row_thresholds[across])
             column_ranks[down] += _count_keys_reaching(cosines.T, y, x, column_thresholds[down])
-        ranks[v, w] = row_ranks[matched.item_rows].long().cpu()
-        ranks[w, v] = column_ranks[matched.item_columns].long().cpu()
+        ranks[v, w] = row_ranks[distinct.row_by_item].long().cpu()
+        ranks[w, v] = column_ranks[distinct.column_by_item].long().cpu()
     return torch.stack([ranks[pair] for pair in permutations(range(len(points)), 2)], dim=1).numpy()
 
 
@@ -184,30 +184,30 @@ def _normalize_views(*views: Tensor) -> list[Tensor]:
     return points
 
 
-class _MatchedViews(NamedTuple):
-    """Deduplicated first and second views, with the positions of each item's views.
+class _DistinctViews(NamedTuple):
+    """Distinct first and second views, with the index of each item's views among them.
 
     Attributes:
         row_points: first views, unit vectors in double precision, ``(n, d)``.
         column_points: second views, ``(m, d)``.
-        item_rows: position of each item's first view in `row_points`, ``(items,)``.
-        item_columns: position of each item's second view in `column_points`, ``(items,)``.
+        row_by_item: position of each item's first view in `row_points`, ``(items,)``.
+        column_by_item: position of each item's second view in `column_points`, ``(items,)``.
         row_tie_thresholds: smallest cosine with a first view that counts as nearer than its match, ``(n,)``.
         column_tie_thresholds: the same for second views, ``(m,)``.
     """
 
     row_points: Tensor
     column_points: Tensor
-    item_rows: Tensor
-    item_columns: Tensor
+    row_by_item: Tensor
+    column_by_item: Tensor
     row_tie_thresholds: Tensor
     column_tie_thresholds: Tensor
 
     @classmethod
     def from_paired_points(
         cls, first: Tensor, second: Tensor, first_content_ids: Tensor, second_content_ids: Tensor
-    ) -> _MatchedViews:
-        """Deduplicate each view of paired vectors by content id."""
+    ) -> _DistinctViews:
+        """Build from paired vectors, in which views with equal content ids are one view."""
         _, rows = torch.unique(first_content_ids, return_inverse=True)
         _, columns = torch.unique(second_content_ids, return_inverse=True)
         first_at, second_at = first_index_by_group(rows), first_index_by_group(columns)
@@ -219,10 +219,10 @@ class _MatchedViews(NamedTuple):
         thresholds = (_compute_tie_threshold_by_point(matched, at, len(z)) for at, z in ((rows, x), (columns, y)))
         return cls(x, y, rows, columns, *thresholds)
 
-    def swap(self) -> _MatchedViews:
+    def swap(self) -> _DistinctViews:
         """Return the same matches with first and second views exchanged."""
         x, y, rows, columns, row_tie_thresholds, column_tie_thresholds = self
-        return _MatchedViews(y, x, columns, rows, column_tie_thresholds, row_tie_thresholds)
+        return _DistinctViews(y, x, columns, rows, column_tie_thresholds, row_tie_thresholds)
 
     def iter_mismatch_cosine_tiles(self) -> Iterator[tuple[slice, slice, Tensor]]:
         """Yield tiles of the cosine matrix, with matched pairs set to minus infinity."""
@@ -231,27 +231,27 @@ class _MatchedViews(NamedTuple):
         x, y = self.row_points.to(fast), self.column_points.to(fast)
         for row in range(0, len(x), TILE_SIZE):
             across = slice(row, row + TILE_SIZE)
-            here = (self.item_rows // TILE_SIZE == row // TILE_SIZE).nonzero().flatten()
+            here = (self.row_by_item // TILE_SIZE == row // TILE_SIZE).nonzero().flatten()
             for column in range(0, len(y), TILE_SIZE):
                 down = slice(column, column + TILE_SIZE)
-                inside = here[self.item_columns[here] // TILE_SIZE == column // TILE_SIZE]
+                inside = here[self.column_by_item[here] // TILE_SIZE == column // TILE_SIZE]
                 cosines = x[across] @ y[down].T
                 # Matches are few, so they are taken out by index: a mask of all pairs takes as long as the product.
-                cosines[self.item_rows[inside] - row, self.item_columns[inside] - column] = -torch.inf
+                cosines[self.row_by_item[inside] - row, self.column_by_item[inside] - column] = -torch.inf
                 yield across, down, cosines
 
 
-def _row_ranks_at(views: _MatchedViews, positions: Tensor) -> Tensor:
-    """Return the rank of each first-view query's most similar match, (q,)."""
-    chosen, at = views.item_rows[positions].unique(return_inverse=True)
-    index_in_chosen = views.item_rows.new_full((len(views.row_points),), -1)
+def _first_view_ranks_at(views: _DistinctViews, positions: Tensor) -> Tensor:
+    """Return the rank of each queried first view's most similar match among the second views, (q,)."""
+    chosen, at = views.row_by_item[positions].unique(return_inverse=True)
+    index_in_chosen = views.row_by_item.new_full((len(views.row_points),), -1)
     index_in_chosen[chosen] = torch.arange(len(chosen), device=chosen.device)
-    rows = index_in_chosen[views.item_rows]
+    rows = index_in_chosen[views.row_by_item]
     has_pair = rows >= 0
     selected = views._replace(
         row_points=views.row_points[chosen],
-        item_rows=rows[has_pair],
-        item_columns=views.item_columns[has_pair],
+        row_by_item=rows[has_pair],
+        column_by_item=views.column_by_item[has_pair],
         row_tie_thresholds=views.row_tie_thresholds[chosen],
     )
     ranks = torch.ones_like(selected.row_tie_thresholds)
@@ -283,7 +283,7 @@ def _count_cosines_reaching(cosines: Tensor, thresholds: Tensor) -> Tensor:
 
 
 def _compute_tie_threshold_by_point(match_cosines: Tensor, point_by_match: Tensor, num_points: int) -> Tensor:
-    """Return each point's threshold cosine for a tie with its most similar match.
+    """Return the smallest cosine that ties with each point's most similar match, (points,).
 
     Match `k`, with cosine ``match_cosines[k]``, is one of point ``point_by_match[k]``. The tolerance applies to
     distances, which rounding moves by as much as the vectors. The cosine of nearly equal vectors moves by the square of

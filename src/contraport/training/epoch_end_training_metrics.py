@@ -39,7 +39,7 @@ class EpochEndMetrics:
         self, settings: Settings, components: TrainingComponents, train_items_before_mismatch: Dataset
     ) -> None:
         # Imported here: scikit-learn is slow to import, and training runs without online metrics do not use it.
-        from contraport.metrics.probes import check_enough_neighbors
+        from contraport.metrics.probes import check_neighbor_count
 
         self._settings, self._module = settings, components.module
         self._scheduled = list_scheduled_metrics(settings)
@@ -54,7 +54,7 @@ class EpochEndMetrics:
             message = f"online_metrics: {metric.title} cannot be computed: {need and need.reason}."
             check(need is None, message, "unavailable")
             if metric.key == "knn":
-                check_enough_neighbors(context.neighbors, len(self._fitted_items))
+                check_neighbor_count(context.neighbors, len(self._fitted_items))
 
     def build_training_subset_context(self, device: torch.device) -> EvalContext:
         """Build the evaluation context of the current model on a training subset."""
