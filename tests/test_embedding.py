@@ -266,7 +266,7 @@ def test_all_views_of_the_data_are_embedded() -> None:
 def test_views_of_a_color_split_are_embedded() -> None:
     images = np.random.default_rng(0).integers(0, 256, (6, 3, 16, 16), dtype=np.uint8)
     dataset = from_arrays(images)
-    views = Views(dataset, views="colour")
+    views = Views(dataset, views="color")
     model = Model(shapes=views.unaugmented_shapes)
     features = embed_items_as_vectors(model, dataset, views=views)
     with torch.no_grad():

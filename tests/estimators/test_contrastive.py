@@ -151,7 +151,7 @@ def test_parameters_override_the_recipe():
 
 
 def test_accepts_views_and_augmentations():
-    assert build_encoder(views="colour").fit(IMAGES).transform(IMAGES).shape == (40, 512)
+    assert build_encoder(views="color").fit(IMAGES).transform(IMAGES).shape == (40, 512)
     assert build_encoder(views="2+2").fit(IMAGES).transform(IMAGES).shape == (40, 256)
     assert build_encoder(views=3, augment="mixup").fit(VECTORS).training_module_.views.shapes == ((6,),) * 3
 
@@ -392,7 +392,7 @@ def test_scikit_learn_rejects_data_of_a_wrong_form(X, message):
         ({"temperature": 0.0}, VECTORS, "temperature.invalid", [0.0]),
         ({"device": "auto"}, VECTORS, "device.invalid", ["'auto'"]),
         ({"views": 1}, VECTORS, "views.too_few", [2, 1]),
-        ({"views": "colour"}, VECTORS, "views.not_rgb", ["'colour'", "3 channels"]),
+        ({"views": "color"}, VECTORS, "views.not_rgb", ["'color'", "3 channels"]),
     ],
 )
 def test_rejects_invalid_parameters_and_data(settings, X, code, values):

@@ -379,7 +379,7 @@ def test_views_with_a_shared_encoder_are_evaluated(tmp_path: Path, shapes: Any, 
     assert rows["trained"]["linear_probe"] > 0.8
 
 
-@pytest.mark.parametrize("views", ["colour", "2+2"])
+@pytest.mark.parametrize("views", ["color", "2+2"])
 def test_views_derived_from_an_image_are_evaluated_and_embedded(tmp_path: Path, views: str) -> None:
     train, test = (build_views(items, (3, 16, 16), integers=True) for items in (40, 20))
     torch.manual_seed(0)

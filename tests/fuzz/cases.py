@@ -73,7 +73,7 @@ PLAUSIBLE_VALUES = {
     "predictor": ("true", "false", "maybe"),
     "prototypes": ("2", "8", "1"),
     "predict": ("l1", "l2", "l3"),
-    "views": ("1", "2", "3", "colour", "multi-crop", "frames", "frames:3", "2+1", "0+6", "99999999999"),
+    "views": ("1", "2", "3", "color", "multi-crop", "frames", "frames:3", "2+1", "0+6", "99999999999"),
     "augment": ("none", "weak", "standard", "strong", "noise", "mixup", "wild", "noise:0.2", "mixup:2", "noise:"),
     "encoder": ("small-cnn", "mlp", "small-tcn", "linear", "resnet81", "os:getcwd", "nowhere:x"),
     "shared_encoder": ("true", "false"),

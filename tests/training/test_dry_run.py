@@ -142,7 +142,7 @@ def test_suggests_an_encoder_for_few_images(images: Dataset) -> None:
     assert "--encoder resnet18 --pretrained --freeze, or --init" in find_warning(encoder="resnet18")
     assert "--encoder gradients --augment mixup, " in find_warning(data="my photos")
     assert "--encoder gradients, " in find_warning(data="photos", augment="weak")
-    assert "--encoder gradients, " in find_warning(data="photos", views="colour")
+    assert "--encoder gradients, " in find_warning(data="photos", views="color")
     assert not find_warning(encoder="gradients")
     assert "degrades" in find_warning(init="runs/a")
     assert "degrades" in find_warning(pretrained=True)

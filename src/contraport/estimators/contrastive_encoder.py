@@ -115,7 +115,7 @@ class ContrastiveEncoder(_UnwrappedTransformMixin, ClassNamePrefixFeaturesOutMix
         temperature: temperature of a named objective, or its schedule.
         matryoshka: numbers of first coordinates that can be used alone, such as [128, 64]; the features are then the
             projection, unless it is 0.
-        views: number of random views of an item, "colour", or "multi-crop".
+        views: number of random views of an item, "color", or "multi-crop".
         augment: augmentation: none, weak, standard, strong, noise or mixup, the last two optionally with a strength,
             such as noise:0.2.
         projection: width of the projection that the objective compares; 0: no projection.

@@ -40,7 +40,7 @@ from contraport.errors import UsageError, check, is_integer, unknown_name_error
 from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 from contraport.seeding import fork_rng_with_lock
 
-COLOR_SPLIT_VIEWS_NAME = "colour"  # value of the option `views`: lightness and colors of an image as two views
+COLOR_SPLIT_VIEWS_NAMES = ("color", "colour")  # values of the option `views`: lightness and colors as two views
 ADJACENT_WINDOWS_VIEWS_NAME = "frames"  # value of the option `views`: two adjacent windows of a time series
 
 
@@ -72,7 +72,7 @@ class Views(nn.Module):
         views: the views to make.
 
             - a number: this many random views of one stored view, or all stored ones. Default: 2, or all.
-            - "colour": of an RGB image lightness ``(1, H, W)`` and the colors a and b ``(2, H, W)`` of CIE Lab, both
+            - "color": of an RGB image lightness ``(1, H, W)`` and the colors a and b ``(2, H, W)`` of CIE Lab, both
               of the same random change, which never removes the color (CMC, Tian et al., 2020).
             - "frames" or such as "frames:16": of a time series two adjacent windows of this many steps each (default:
               a quarter of it) at random places; further changes only by `augment`.
@@ -110,7 +110,7 @@ class Views(nn.Module):
         super().__init__()
         self.custom = wrap_transform_if_callable(augment)
         self.missing_transform_name: str | None = None
-        self._splits_color = views == COLOR_SPLIT_VIEWS_NAME
+        self._splits_color = views in COLOR_SPLIT_VIEWS_NAMES
         self._window_length: int | None = None
         self._unaugmented = dataset
         message = f"views: must be a number, as the pairs of {dataset.name!r} are mismatched, got {views!r}."
@@ -138,7 +138,7 @@ class Views(nn.Module):
                 made = [_define_view_before_color_split(dataset, parsed)]
                 _, *size = dataset.shapes[0]
                 lab = TransformedStore(dataset.store, _split_color_of_stored_views, ((1, *size), (2, *size)))
-                self._unaugmented = dataset.with_store(lab, ("lightness", "colours"))
+                self._unaugmented = dataset.with_store(lab, ("lightness", "colors"))
             elif isinstance(views, str):
                 made = _define_multi_crop_views(dataset, parsed, views)
             else:
@@ -195,7 +195,7 @@ class Views(nn.Module):
             views: stored views, each (b, *shape), uint8 images for [0, 1], or float.
             offset: place of the items in the global batch; default: they are all of it. Processes with equal seeds
                 make the views that a single process would make, bit for bit except for the last bit of blurred and of
-                "colour" views. For mixup they gather the items, so all processes must call this together.
+                "color" views. For mixup they gather the items, so all processes must call this together.
 
         Raises:
             UsageError: the items exceed the global batch.
@@ -216,7 +216,7 @@ class Views(nn.Module):
     def make_unaugmented(self, views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Return the views without random changes, as floats, for embedding.
 
-        They are the stored views, or lightness and colors for "colour".
+        They are the stored views, or lightness and colors for "color".
         """
         floats = _views_to_floats(views)
         return split_lightness_and_color(floats[0]) if self._splits_color else floats
@@ -323,9 +323,9 @@ def _define_view_before_color_split(dataset: Dataset, augment: AugmentSpec) -> _
     """Define the random RGB view that is later split into lightness and color."""
     shapes = dataset.shapes
     good = len(shapes) == 1 and dataset.is_first_view_image and shapes[0][0] == 3
-    check(good, f"views: 'colour' requires one image of 3 channels per item; {_describe_items(dataset)}.", "not_rgb")
+    check(good, f"views: 'color' requires one image of 3 channels per item; {_describe_items(dataset)}.", "not_rgb")
     bounds = dataset.non_unit_channel_range()
-    message = f"views: 'colour' requires pixels in [0, 1], those of {dataset.name!r} have the range {bounds}."
+    message = f"views: 'color' requires pixels in [0, 1], those of {dataset.name!r} have the range {bounds}."
     check(bounds is None, message, "pixel_range")
     return _ViewDefinition(0, _build_transform(dataset, 0, augment, removes_color=False), shapes[0])
 
@@ -335,7 +335,8 @@ def _define_multi_crop_views(dataset: Dataset, augment: AugmentSpec, views: str)
     counts = "2+6" if views == "multi-crop" else views
     numbers = re.fullmatch(r"([1-9]\d{0,2})\+([1-9]\d{0,2})", counts)
     if numbers is None:
-        error = unknown_name_error("views", views, (COLOR_SPLIT_VIEWS_NAME, ADJACENT_WINDOWS_VIEWS_NAME, "multi-crop"))
+        names = COLOR_SPLIT_VIEWS_NAMES[0], ADJACENT_WINDOWS_VIEWS_NAME, "multi-crop"
+        error = unknown_name_error("views", views, names)
         raise UsageError(f"{error} Or a number, or such as '2+6'.", kind="unknown")
     shapes = dataset.shapes
     message = f"views: {views!r} requires one image per item; {_describe_items(dataset)}."

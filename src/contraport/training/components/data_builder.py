@@ -32,7 +32,7 @@ from contraport.data.sources.torch_datasets_and_streams import is_stream
 from contraport.data.splits import draw_stratified_split
 from contraport.data.streams import Stream
 from contraport.data.views.custom_transforms import DrawOnLoadDataset, wrap_transform_if_callable
-from contraport.data.views.views import COLOR_SPLIT_VIEWS_NAME
+from contraport.data.views.views import COLOR_SPLIT_VIEWS_NAMES
 from contraport.encoders.model import resolve_view_index
 from contraport.errors import UsageError, check
 from contraport.objectives.loss_schedules import ConstantConstraintSchedule, parse_constraint_schedule
@@ -199,7 +199,7 @@ def build_views(settings: Settings, dataset: Dataset) -> Views:
 
 def build_unaugmented_views(settings: Settings, dataset: Dataset) -> Views:
     """Build the module that makes views of each batch without augmentation."""
-    return Views(dataset, augment="none", views=settings.views if settings.views == COLOR_SPLIT_VIEWS_NAME else None)
+    return Views(dataset, augment="none", views=settings.views if settings.views in COLOR_SPLIT_VIEWS_NAMES else None)
 
 
 def build_batch_loader(

@@ -206,7 +206,7 @@ class ViewAndAuditSettings(BaseOptions):
 
     views: int | str | None = option(
         None,
-        "Views of an item: a number of random views; colour (lightness and color channels of an RGB image); frames "
+        "Views of an item: a number of random views; color (lightness and color channels of an RGB image); frames "
         "(two adjacent windows of a time series: frames:16 for 16 steps each, default a quarter of the series); or "
         "2+6 (multi-crop: two large and six small crops); default: two random views, or all views of the data.",
         group="views",
