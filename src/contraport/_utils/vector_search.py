@@ -353,7 +353,7 @@ def _split_into_cells(values: TensorOrComputedRows, row_indices: Tensor, generat
             continue
         # The time grows with the number of clusters; those that are too large are split again.
         number = min(64, math.ceil(2 * len(part) / MAX_CELL_ROWS))
-        labels = _kmeans_labels(values, part, number, generator)
+        labels = _spherical_kmeans_labels(values, part, number, generator)
         sizes = labels.bincount(minlength=number)
         if int(sizes.max()) == len(part):  # equal rows
             cells.extend(part.split(MAX_CELL_ROWS))
@@ -362,7 +362,7 @@ def _split_into_cells(values: TensorOrComputedRows, row_indices: Tensor, generat
     return cells
 
 
-def _kmeans_labels(
+def _spherical_kmeans_labels(
     values: TensorOrComputedRows, row_indices: Tensor, num_clusters: int, generator: torch.Generator
 ) -> Tensor:
     """Return the cluster of each row by spherical k-means, int64 ``(m,)``."""

@@ -94,7 +94,7 @@ class _NoAliasYaml12NumbersLoader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
 
-def _load_or_raise_yaml_error(text: str) -> Any:
+def _load_yaml(text: str) -> Any:
     """Load YAML text, with every error raised as `yaml.YAMLError`."""
     try:
         return yaml.load(text, _NoAliasYaml12NumbersLoader)
@@ -109,7 +109,7 @@ for _kind, _pattern in {  # numbers of YAML 1.2, by tag
     _NoAliasYaml12NumbersLoader.add_implicit_resolver(
         f"tag:yaml.org,2002:{_kind}", re.compile(f"^({_pattern})$"), [*"-+0123456789."]
     )
-set_loader(_YAML_PARSER_MODE, _load_or_raise_yaml_error, (yaml.YAMLError,))
+set_loader(_YAML_PARSER_MODE, _load_yaml, (yaml.YAMLError,))
 
 
 class _Parser(ArgumentParser):
@@ -144,7 +144,7 @@ class _Parser(ArgumentParser):
         Overrides a method of jsonargparse.
         """
         try:
-            values = _load_or_raise_yaml_error(content)
+            values = _load_yaml(content)
         except yaml.YAMLError:  # reported below
             values = None
         if isinstance(values, dict):
@@ -193,7 +193,7 @@ class _Parser(ArgumentParser):
             if match[1] not in values_by_flag:
                 joined.append(match[1])  # its value is inserted below
             try:
-                value = _load_or_raise_yaml_error(str(text))
+                value = _load_yaml(str(text))
             except yaml.YAMLError:  # such as *.png
                 value = text
             values_by_flag.setdefault(match[1], {})[match[3]] = value

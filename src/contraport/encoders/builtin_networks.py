@@ -353,7 +353,7 @@ class WordAndNgramHasher(nn.Module):
         return MaskedHashes(words, word_mask), MaskedHashes(torch.cat(ngrams, dim=1), torch.cat(ngram_masks, dim=1))
 
 
-def vectorize_texts(text_bytes: Tensor, size: int) -> Tensor:
+def vectorize_texts(text_bytes: Tensor, num_features: int) -> Tensor:
     """Return unit-norm word and n-gram counts of texts by the hashing trick.
 
     >>> from contraport._utils.text_bytes import texts_to_tensor
@@ -362,13 +362,13 @@ def vectorize_texts(text_bytes: Tensor, size: int) -> Tensor:
     """
     pairs = zip(*WordAndNgramHasher().to(text_bytes.device)(text_bytes), strict=True)
     hashes, mask = (torch.cat(parts, dim=1) for parts in pairs)
-    return _sum_by_bucket_and_normalize(hashes, mask.float(), size)
+    return _sum_by_bucket_and_normalize(hashes, mask.float(), num_features)
 
 
-def _sum_by_bucket_and_normalize(hashes: Tensor, values: Tensor, size: int) -> Tensor:
-    """Sum values into hash buckets and scale to unit norm, ``(b, size)``."""
+def _sum_by_bucket_and_normalize(hashes: Tensor, values: Tensor, num_buckets: int) -> Tensor:
+    """Sum values into hash buckets and scale to unit norm, ``(b, num_buckets)``."""
     # shape[0], not len: a traced network then takes any number of texts
-    sums = values.new_zeros(hashes.shape[0], size).scatter_add(1, torch.remainder(hashes, size), values)
+    sums = values.new_zeros(hashes.shape[0], num_buckets).scatter_add(1, torch.remainder(hashes, num_buckets), values)
     return F.normalize(sums)
 
 

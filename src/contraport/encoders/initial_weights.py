@@ -131,13 +131,13 @@ InputStatistics: TypeAlias = tuple[list[float], list[float]]
 
 @dataclass(frozen=True)
 class EncoderWeights:
-    """Weights of one trained encoder, with properties of its training data.
+    """Trained or random weights of one encoder, with properties of its training data.
 
     Attributes:
         name: name of the encoder, or None if unknown.
         state_dict: the weights; None: random weights.
         input_statistics: mean and standard deviation of the training data; None: those of the new data are used.
-        image_size: side of the training images in pixels, or None.
+        training_image_size: side of the training images in pixels, or None.
         has_low_resolution_stem: whether the encoder is a ResNet with the stem for small images.
         transformers_folder: folder with config and tokenizer of a transformers encoder; None: it is built by its name.
     """
@@ -145,7 +145,7 @@ class EncoderWeights:
     name: str | nn.Module | None = None
     state_dict: StateDict | None = None
     input_statistics: InputStatistics | None = None
-    image_size: int | None = None
+    training_image_size: int | None = None
     has_low_resolution_stem: bool = False
     transformers_folder: Path | None = None
 
@@ -177,7 +177,7 @@ class InitialWeights:
     @property
     def common_image_size(self) -> int | None:
         """Side length of the images that all encoders were trained on, or None if unknown or unequal."""
-        sizes = {weights.image_size for weights in self._list_encoder_weights() if weights.image_size is not None}
+        sizes = {weights.training_image_size for weights in self._list_encoder_weights()} - {None}
         return sizes.pop() if len(sizes) == 1 else None
 
     @property

@@ -72,7 +72,7 @@ def with_defaults_from_weights(settings: Settings, initial_weights: InitialWeigh
     """Return the settings, with encoder and image size of the initial weights where not given.
 
     >>> from contraport.encoders.initial_weights import EncoderWeights
-    >>> weights = InitialWeights("runs/a", [EncoderWeights("resnet18", {}, image_size=64)])
+    >>> weights = InitialWeights("runs/a", [EncoderWeights("resnet18", {}, training_image_size=64)])
     >>> settings = with_defaults_from_weights(Settings(image_size=32), weights)
     >>> settings.encoder, settings.image_size, with_defaults_from_weights(Settings(), weights).image_size
     (['resnet18'], 32, 64)
