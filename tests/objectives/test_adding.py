@@ -42,8 +42,8 @@ class Cauchy(Kernel):
     def __init__(self, temperature=1.0):
         super().__init__("sqeuclidean", temperature, learnable=False)
 
-    def log_kernel(self, negative_cost_in_units, temperature):
-        return negative_cost_in_units(temperature).with_link(PolynomialTailLink(1.0))
+    def log_kernel(self, negative_cost_in_unit, temperature):
+        return negative_cost_in_unit(temperature).with_link(PolynomialTailLink(1.0))
 
 
 @dataclass(frozen=True, repr=False)

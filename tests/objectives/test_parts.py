@@ -721,8 +721,8 @@ class InDoubledUnits(Kernel):
     def __init__(self):
         super().__init__(log_distance, 0.7, learnable=True)
 
-    def log_kernel(self, negative_cost_in_units, temperature):
-        return negative_cost_in_units(2 * temperature)
+    def log_kernel(self, negative_cost_in_unit, temperature):
+        return negative_cost_in_unit(2 * temperature)
 
 
 LEARNED = {

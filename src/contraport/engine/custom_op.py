@@ -67,7 +67,7 @@ class BackwardArgs(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Operation(ABC):
-    """Base class of differentiable operations over all pairs.
+    """Base class of differentiable operations over all pairs of a geometry.
 
     Subclasses are dataclasses. The fields of a subclass must be values that `flatten` supports.
 
@@ -117,14 +117,14 @@ class Operation(ABC):
 
 @dataclass(frozen=True, eq=False)
 class OperationWithDenseForm(Operation, ABC):
-    """Base class of operations with a plain PyTorch form, for backend ``"dense"``."""
+    """Base class of operations that the backend ``"dense"`` runs in plain PyTorch."""
 
     @abstractmethod
     def compute_differentiable_outputs_densely(self) -> list[Tensor]:
         """Compute the differentiable outputs in plain PyTorch on the whole matrix."""
 
-    def compute_outputs_on_backend(self) -> list[Tensor]:
-        """Return the differentiable outputs, computed by the backend of the operation."""
+    def compute_differentiable_outputs(self) -> list[Tensor]:
+        """Compute the differentiable outputs by the backend of the operation."""
         if self.backend_config.passes_class.uses_plain_autograd:
             return self.compute_differentiable_outputs_densely()
         return apply_operation(self)[: self.num_differentiable_outputs]
@@ -212,7 +212,7 @@ class HostLoop(ABC):
 
     @abstractmethod
     def run(self) -> list[Tensor]:
-        """Run the loop and return the outputs."""
+        """Run the solver until it stops, and return its outputs."""
 
     @abstractmethod
     def empty_outputs_for_tracing(self) -> list[Tensor]:

@@ -109,7 +109,7 @@ class FixedPointOperation(Operation):
             return WeightTerm(f, -column_sums, "columns", v)
 
         def weighted_kernel_sum(term: WeightTerm) -> Tensor:
-            return passes.sum_each_term_over_factor_axis([term])[0]
+            return passes.weighted_kernel_sums([term])[0]
 
         s, t = point.half_step_derivatives_in_log_marginals()
         # Scaling by the root of s/r makes the Schur complement symmetric, as conjugate gradients need it.
@@ -162,7 +162,7 @@ class FixedPointOperation(Operation):
         return differentiable_gradients(equations, tensors, [u, v], args.needs_grad)
 
     def _read_fixed_point_and_gradients(self, args: BackwardArgs) -> _FixedPointAndGrads:
-        """Return the converged potentials and their gradients from the loss."""
+        """Return the converged potentials, and the gradients of the loss with respect to them."""
         f, g, row_sums, column_sums, *_ = args.outputs
         pairs = zip(args.grad_outputs, self.log_marginals, strict=True)
         f_bar, g_bar = (torch.zeros_like(like) if gradient is None else gradient for gradient, like in pairs)

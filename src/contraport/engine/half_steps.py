@@ -128,7 +128,7 @@ class Relaxation(NamedTuple):
         return cotangent
 
     def _undamped_potential_minus_reference(self, axis: AxisName, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
-        """Return the potential before damping and clamping, minus the reference potential."""
+        """Return the potential before damping and clamping, minus that of `reference_potentials`."""
         if self.reference_potentials is None:
             return log_marginal - log_sum
         return log_marginal - self.reference_potentials[axis == "columns"] - log_sum
@@ -384,7 +384,7 @@ class HalfStepsOperation(OperationWithDenseForm):
                     step.source_potential_index >= num_initial or needs_initial[step.source_potential_index]
                 ):
                     sources.append((step.source_potential_index, term))
-            sums = passes.sum_each_term_over_factor_axis([term for _, term in sources]) if sources else []
+            sums = passes.weighted_kernel_sums([term for _, term in sources]) if sources else []
             for (source, _), total in zip(sources, sums, strict=True):
                 previous = cotangents[source]
                 cotangents[source] = total if previous is None else previous + total

@@ -1,6 +1,6 @@
-"""Link functions h that turn a negative cost T into the log-kernel h(T).
+"""Link functions h that turn T = -cost into the log-kernel h(T).
 
-T is minus a cost in some unit, so that T <= 0 up to rounding wherever the cost is a distance.
+The cost is in some unit. T <= 0 up to rounding wherever the cost is a distance.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from contraport.options import accept_deprecated_keywords
 
 
 class Link(ABC):
-    """Base class of functions h from the negative cost T to the log-kernel."""
+    """Base class of functions h from T = -cost to the log-kernel."""
 
     @abstractmethod
     def value(self, t: Tensor) -> Tensor:
-        """Return the log-kernel of a negative cost T, differentiably."""
+        """Return the log-kernel h(T), differentiably."""
 
     def derivative(self, t: Tensor) -> Tensor:
-        """Return the derivative at a negative cost T, 0 where the log-kernel is -inf."""
+        """Return the derivative h'(T), 0 where the log-kernel is -inf."""
         (slope,) = vjp(self.value, [t], torch.ones_like(t))
         # Where h(T) is minus infinity, the derivative of an inner function may be infinite or NaN.
         return torch.zeros_like(t) if slope is None else torch.where(self.value(t) == -torch.inf, 0, slope)
@@ -33,7 +33,7 @@ class Link(ABC):
 
 @dataclass(frozen=True)
 class PolynomialTailLink(Link):
-    """Link function h(T) = -power log(1 - T), for polynomial tails of the kernel."""
+    """Link function h(T) = -power log(1 + cost) of T = -cost, for kernels with polynomial tails."""
 
     power: float
 
@@ -45,8 +45,8 @@ class PolynomialTailLink(Link):
 
 
 @dataclass(frozen=True)
-class NegativeCostPowerLink(Link):
-    """Link function that maps a negative cost T to -|T|^power."""
+class CostPowerLink(Link):
+    """Link function h(T) = -cost^power of T = -cost."""
 
     power: float
 
@@ -61,7 +61,7 @@ class NegativeCostPowerLink(Link):
 
 @dataclass(frozen=True)
 class DoubledLink(Link):
-    """Link function that squares the kernel of an inner link function."""
+    """Link function that doubles the log-kernel of an inner link, which squares the kernel."""
 
     inner: Link
 

@@ -20,7 +20,7 @@ from contraport.engine.autograd_utilities import (
     is_in_torch_func,
 )
 from contraport.engine.constant_tensor_cache import constant_vector
-from contraport.engine.kernel_link_functions import NegativeCostPowerLink, PolynomialTailLink
+from contraport.engine.kernel_link_functions import CostPowerLink, PolynomialTailLink
 from contraport.engine.log_kernels import (
     CallableLogKernel,
     CostFunction,
@@ -53,7 +53,7 @@ TemperatureLike: TypeAlias = float | Tensor | Literal["learn"]
 """Temperature argument of a kernel: a number, a tensor that the caller owns, or ``"learn"``."""
 
 CostUnitToLogKernel: TypeAlias = Callable[[float | Tensor], LogKernel]
-"""Function of a unit u that returns the negative cost in this unit, T = -cost / u, as a log-kernel without a link."""
+"""Function of a unit u that returns T = -cost / u as a log-kernel without a link."""
 
 
 class Kernel(nn.Module, ABC):
@@ -188,7 +188,7 @@ class Kernel(nn.Module, ABC):
                 dtype = torch.promote_types(torch.promote_types(x.dtype, y.dtype), torch.float32)
                 x, y = x.to(dtype), y.to(dtype)
             tau, sides = self._resolve_temperature(x.dtype, temperature), (x, x if same else y)
-            scaled = partial(self._build_negative_cost_over_unit, *sides, kept_temperature=tau, center_over=processes)
+            scaled = partial(self._build_negative_cost_over_unit, *sides, temperature=tau, processes=processes)
             return self.log_kernel(scaled, tau)
 
     def from_similarities(self, similarities: Tensor, temperature: float | Tensor | None = None) -> LogKernel:
@@ -220,27 +220,27 @@ class Kernel(nn.Module, ABC):
         return MatrixLogKernel(matrix, temperature=temperature, cost_unit=cost_unit)
 
     @abstractmethod
-    def log_kernel(self, negative_cost_in_units: CostUnitToLogKernel, temperature: float | Tensor) -> LogKernel:
-        """Build the log-kernel from a function that computes the negative cost.
+    def log_kernel(self, negative_cost_in_unit: CostUnitToLogKernel, temperature: float | Tensor) -> LogKernel:
+        """Build the log-kernel from a function that builds -cost in a unit.
 
         Args:
-            negative_cost_in_units: returns -cost / u for a unit u, such as the temperature.
+            negative_cost_in_unit: returns -cost / u for a unit u, such as the temperature.
             temperature: temperature of this call.
         """
 
     def _build_negative_cost_over_unit(
-        self, x: Tensor, y: Tensor, cost_unit: float | Tensor, kept_temperature: float | Tensor, center_over: Processes
+        self, x: Tensor, y: Tensor, cost_unit: float | Tensor, temperature: float | Tensor, processes: Processes
     ) -> LogKernel:
         """Build the negative cost between x and y, divided by `cost_unit`."""
         if not isinstance(self.cost, str):
-            scale = 1.0 if cost_unit is kept_temperature else kept_temperature / cost_unit
-            return CallableLogKernel(self.cost, x, y, kept_temperature, scale=scale)
+            factor = 1.0 if cost_unit is temperature else temperature / cost_unit
+            return CallableLogKernel(self.cost, x, y, temperature, cost_factor=factor)
         if self.cost == "sqeuclidean":
             # Distances do not change when all points move together, and ||x||^2 + ||y||^2 - 2 <x, y> loses fewer
             # digits to cancellation near the origin.
             center = x.detach().mean(0) if len(x) else x.detach().new_zeros(x.shape[1])
-            center_over.all_reduce_(center)  # any point that all processes share would do
-            center /= center_over.size
+            processes.all_reduce_(center)  # any point that all processes share would do
+            center /= processes.size
             x, y = (x - center, y - center) if x is not y else (x - center,) * 2
         rows = _SCALING_FUNCTION_BY_COST[self.cost](x, cost_unit)
         columns = rows if x is y else _SCALING_FUNCTION_BY_COST[self.cost](y, cost_unit)
@@ -251,7 +251,7 @@ class Kernel(nn.Module, ABC):
             columns.z,
             row_bias,
             column_bias,
-            kept_temperature,
+            temperature,
             cost_unit,
             constant_bias=None if isinstance(rows.bias, Tensor) else 2 * rows.bias,
             max_product=rows.common_squared_norm,
@@ -259,7 +259,7 @@ class Kernel(nn.Module, ABC):
         )
 
     def _repr_with_temperature(self, name: str, first_argument: object, options: str = "") -> str:
-        """Return the `repr` with the name, first argument, temperature and options."""
+        """Return the `repr` of the kernel, with its first constructor argument, temperature and options."""
         is_number = self.log_temperature is None and self._external is None
         temperature = self._value if is_number else float(f"{self.temperature:.6g}")
         options += ", learnable=True" if self.learns_temperature else ""
@@ -366,11 +366,11 @@ class Gibbs(Kernel):
         check(power == 1 or cost in _DISTANCE_COST_NAMES, message, "conflict")
         self.power = power
 
-    def log_kernel(self, negative_cost_in_units: CostUnitToLogKernel, temperature: float | Tensor) -> LogKernel:
+    def log_kernel(self, negative_cost_in_unit: CostUnitToLogKernel, temperature: float | Tensor) -> LogKernel:
         if self.power == 1:
-            return negative_cost_in_units(temperature)
+            return negative_cost_in_unit(temperature)
         # C^p / temperature = (C / temperature^(1/p))^p
-        return negative_cost_in_units(temperature ** (1 / self.power)).with_link(NegativeCostPowerLink(self.power))
+        return negative_cost_in_unit(temperature ** (1 / self.power)).with_link(CostPowerLink(self.power))
 
     def __repr__(self) -> str:
         return self._repr_with_temperature("Gibbs", self.cost, "" if self.power == 1 else f", power={self.power!r}")
@@ -410,8 +410,8 @@ class RationalQuadratic(Kernel):
         check_nonnegative("power", power)
         self.power = power
 
-    def log_kernel(self, negative_cost_in_units: CostUnitToLogKernel, temperature: float | Tensor) -> LogKernel:
-        return negative_cost_in_units(temperature).with_link(PolynomialTailLink(self.power))
+    def log_kernel(self, negative_cost_in_unit: CostUnitToLogKernel, temperature: float | Tensor) -> LogKernel:
+        return negative_cost_in_unit(temperature).with_link(PolynomialTailLink(self.power))
 
     def __repr__(self) -> str:
         return self._repr_with_temperature("RationalQuadratic", self.cost, f", power={self.power!r}")
@@ -445,8 +445,8 @@ class StudentT(Kernel):
         check_positive("df", df)
         self.df = df
 
-    def log_kernel(self, negative_cost_in_units: CostUnitToLogKernel, temperature: float | Tensor) -> LogKernel:
-        return negative_cost_in_units(temperature * self.df).with_link(PolynomialTailLink((self.df + 1) / 2))
+    def log_kernel(self, negative_cost_in_unit: CostUnitToLogKernel, temperature: float | Tensor) -> LogKernel:
+        return negative_cost_in_unit(temperature * self.df).with_link(PolynomialTailLink((self.df + 1) / 2))
 
     def __repr__(self) -> str:
         return self._repr_with_temperature("StudentT", self.df)
@@ -532,7 +532,7 @@ class _NormalizeRows(torch.autograd.Function):
 
 
 class _ScaledEmbeddings(NamedTuple):
-    """Embeddings scaled so that <z_i, z_j> + bias_i + bias_j is the negative cost.
+    """Embeddings scaled so that <z_i, z_j> + bias_i + bias_j is -cost / cost_unit.
 
     Attributes:
         z: Scaled embeddings, (n, d).
@@ -553,20 +553,20 @@ class _ScaledEmbeddings(NamedTuple):
 # Each function divides its side by the root of the scale: n d divisions instead of n m, and the temperature gets its
 # gradient by plain autograd.
 def _scale_for_negative_cosine(z: Tensor, cost_unit: float | Tensor) -> _ScaledEmbeddings:
-    """Scale embeddings for the cost -cos(x, y)."""
+    """Scale embeddings so that <x, y> is -cost / cost_unit, for the cost -cos(x, y)."""
     if isinstance(cost_unit, Tensor):
         return _ScaledEmbeddings(normalize(z) * cost_unit**-0.5, 0.0)
     return _ScaledEmbeddings(normalize(z, cost_unit**-0.5), 0.0, 1 / cost_unit)
 
 
 def _scale_for_cosine_distance(z: Tensor, cost_unit: float | Tensor) -> _ScaledEmbeddings:
-    """Scale embeddings for the cost 1 - cos(x, y)."""
+    """Scale embeddings so that <x, y> + biases is -cost / cost_unit, for the cost 1 - cos(x, y)."""
     units, _, common_squared_norm = _scale_for_negative_cosine(z, cost_unit)
     return _ScaledEmbeddings(units, -0.5 / cost_unit, common_squared_norm)  # half of -1 / cost_unit per side
 
 
 def _scale_for_sqeuclidean(z: Tensor, cost_unit: float | Tensor) -> _ScaledEmbeddings:
-    """Scale embeddings for the cost ||x - y||^2."""
+    """Scale embeddings so that <x, y> + biases is -cost / cost_unit, for the cost ||x - y||^2."""
     z = z * (2 / cost_unit) ** 0.5  # -||x - y||^2 / scale = <x', y'> - ||x'||^2 / 2 - ||y'||^2 / 2
     return _ScaledEmbeddings(z, -z.square().sum(-1) / 2)
 
@@ -586,7 +586,7 @@ _SIMILARITY_TO_NEGATIVE_COST_BY_COST: dict[str, Callable[[Tensor], Tensor]] = {
     "negative-cosine": lambda similarity: similarity,
     "dot": lambda similarity: similarity,
 }
-"""Function from the similarity to the negative cost, by name of the cost."""
+"""Function from the similarity to minus the cost, by name of the cost."""
 
 _DISTANCE_COST_NAMES = ("cosine", "chordal", "sqeuclidean")
 """Names of costs that are distances: nonnegative, so that a power of them is defined."""

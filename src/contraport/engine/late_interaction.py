@@ -128,8 +128,8 @@ class LateInteraction(Kernel):
         row, column = (1.0 if price == math.inf else price and price / (price + tau) for price in prices)
         self._matching = SetMatching(tau, row, column, steps, reduction == "mean")
 
-    def log_kernel(self, negative_cost_in_units: CostUnitToLogKernel, temperature: float | Tensor) -> LogKernel:
-        return negative_cost_in_units(temperature)
+    def log_kernel(self, negative_cost_in_unit: CostUnitToLogKernel, temperature: float | Tensor) -> LogKernel:
+        return negative_cost_in_unit(temperature)
 
     def similarities(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the similarities, (N, M), of the sets in x and y."""
@@ -142,10 +142,10 @@ class LateInteraction(Kernel):
         return processes.gather(own, tuple(b - a for a, b in pairwise(edges)))
 
     def _build_negative_cost_over_unit(
-        self, x: Tensor, y: Tensor, cost_unit: float | Tensor, kept_temperature: float | Tensor, center_over: Processes
+        self, x: Tensor, y: Tensor, cost_unit: float | Tensor, temperature: float | Tensor, processes: Processes
     ) -> LogKernel:
         sets = (z[:, None] if z.ndim == 2 else z for z in (x, y))
-        return self._build_matrix_log_kernel(self.similarities(*sets), cost_unit, kept_temperature)
+        return self._build_matrix_log_kernel(self.similarities(*sets), cost_unit, temperature)
 
     def __repr__(self) -> str:
         token = "" if self.matching == "max" else f", token_temperature={self.token_temperature!r}"
@@ -180,12 +180,12 @@ class SetMatching(NamedTuple):
         return row, column
 
     def row_dual_terms(self, f: Tensor) -> Tensor:
-        """Return the contribution of each row vector's potential f to the dual objective."""
+        """Return what the potential f of each of the row's vectors adds to the dual objective."""
         ratio, _ = self.temperature_to_marginal_penalty_ratios
         return f if ratio == 0 else (1 / ratio + 1) * -torch.expm1(-ratio * f)
 
     def column_dual_terms(self, g: Tensor) -> Tensor:
-        """Return the contribution of each column vector's potential g to the dual objective.
+        """Return what the potential g of each of the column's vectors adds to the dual objective.
 
         It holds after a last half-step on the rows.
         """
@@ -219,7 +219,7 @@ def _set_similarities_and_argmax_op(
             for rows in row_blocks:
                 tile = _CosineTile(rows, columns, matching)
                 if temperature > 0:
-                    value = tile.store_sinkhorn_sums_and_potentials().similarities_after_half_steps()
+                    value = tile.run_half_steps().similarities_after_half_steps()
                 else:
                     maxima, places = tile.cosines.max(3)
                     value = (maxima * tile.a).sum(1) * tile.scale
@@ -268,7 +268,7 @@ def _set_similarities_gradient_op(
             column_gradient = torch.zeros_like(columns.units)
             for rows, row_gradient in zip(row_blocks, row_gradients, strict=True):
                 block_grad_output = grad_output[rows.set_indices[:, None], columns.set_indices]
-                tile = _CosineTile(rows, columns, matching).store_sinkhorn_sums_and_potentials()
+                tile = _CosineTile(rows, columns, matching).run_half_steps()
                 weights = tile.cosine_gradient(block_grad_output).flatten(2).flatten(0, 1)
                 row_gradient.flatten(0, 1).addmm_(weights, columns.units.flatten(0, 1))
                 column_gradient.flatten(0, 1).addmm_(weights.T, rows.units.flatten(0, 1))
@@ -389,8 +389,8 @@ class _CosineTile:
         if matching.iterations == 0 and int(columns.sizes[-1]) < products.shape[1] // len(columns.set_indices):
             self.cosines.masked_fill_(self.b == 0, -torch.inf)
 
-    def store_sinkhorn_sums_and_potentials(self) -> Self:
-        """Match the vectors of each pair of sets by Sinkhorn half-steps.
+    def run_half_steps(self) -> Self:
+        """Run Sinkhorn half-steps on each pair of sets, and store their sums and potentials.
 
         The kernel is e^((cosine - shift) / temperature). Without steps on columns the shift is the maximum of each row,
         so that nothing vanishes at any temperature. With such steps it is 1, and the temperature is bounded from below.
@@ -421,7 +421,7 @@ class _CosineTile:
         return value
 
     def cosine_gradient(self, grad_output: Tensor) -> Tensor:
-        """Return the gradient with respect to the cosines of all vector pairs.
+        """Return the gradient of the loss with respect to the cosines of all vector pairs.
 
         `grad_output` is the gradient of the similarities, (b, c). The half-steps are run through in reverse, with
         vectors only. Each contributes a factor per row vector times a factor per column vector to the gradient of the

@@ -99,7 +99,7 @@ class LogKernel(ABC):
 
     @property
     def num_parameter_inputs(self) -> int:
-        """Number of learned parameters, which come last in `inputs`."""
+        """Number of tensors at the end of `inputs` that are learned parameters."""
         return 0
 
     @property
@@ -163,7 +163,7 @@ class LogKernel(ABC):
         """Return log K as an (N, M) tensor, differentiable by plain autograd."""
 
     def row_sums_of_weighted_log_kernel(self, weight: LinearOperator) -> Tensor:
-        """Return each row's sum of weights times log K, (N,), differentiable."""
+        """Return each row's sum of `weight` times log K, (N,), differentiable."""
 
         def inner(rows: slice) -> Tensor:
             return (weight.take_rows(rows).dense() * self.take_rows(rows).dense()).sum(1)
@@ -197,7 +197,7 @@ class LogKernel(ABC):
 
     @abstractmethod
     def tile_with_link_input(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return the log-kernel and the negative cost T on a tile.
+        """Return the log-kernel and the argument T of its link on a tile.
 
         Biases that are added after the link are left out. Log K and T may be one tensor, and either may be `out`, a
         buffer of the tile's shape.
@@ -219,13 +219,13 @@ class LogKernel(ABC):
         """
 
     def _apply_link(self, t: Tensor) -> Tensor:
-        """Convert negative costs to the log-kernel by the optional link function."""
+        """Return the log-kernel h(T), which is T without a link."""
         return t if self.link is None else self.link.value(t)
 
 
 @dataclass(frozen=True, eq=False)
 class InnerProductLogKernel(LogKernel):
-    """Log-kernel link(<x_i, y_j> + row_bias_i + column_bias_j) of scaled embeddings.
+    """Log-kernel h(<x_i, y_j> + r_i + c_j) of scaled embeddings, with link function h.
 
     Attributes:
         x: Scaled embeddings of the rows, (N, d).
@@ -409,12 +409,12 @@ def _bias_plus_inner_products(column_bias: Tensor, x: Tensor, y: Tensor) -> Tens
 
 
 class _BiasPlusInnerProducts(torch.autograd.Function):
-    """Autograd function of bias + x y^T, or bias + x x^T if y is None."""
+    """Autograd function of column_bias + x y^T, or column_bias + x x^T if y is None."""
 
     @staticmethod
-    def forward(ctx: Any, bias: Tensor, x: Tensor, y: Tensor | None) -> Tensor:
+    def forward(ctx: Any, column_bias: Tensor, x: Tensor, y: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, y)
-        return torch.addmm(bias, x, (x if y is None else y).T)
+        return torch.addmm(column_bias, x, (x if y is None else y).T)
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
@@ -431,7 +431,7 @@ class _BiasPlusInnerProducts(torch.autograd.Function):
 class CallableLogKernel(LogKernel):
     """Log-kernel of an arbitrary cost function cost(x_i, y_j), given as a callable.
 
-    Entries are link(row_bias_i - scale cost(x_i, y_j) / temperature). Slower than the normal form. The
+    Entries are link(row_bias_i - cost_factor cost(x_i, y_j) / temperature). Slower than the normal form. The
     parameters of a cost that is a module are inputs too and receive their gradient.
     """
 
@@ -440,13 +440,13 @@ class CallableLogKernel(LogKernel):
     y: Tensor
     temperature: float | Tensor
     link: Link | None = None
-    scale: float | Tensor = 1.0
+    cost_factor: float | Tensor = 1.0
     row_bias: Tensor | None = None
     column_input_indices = (1,)
 
     @property
     def cost_unit(self) -> float | Tensor:  # type: ignore[override]
-        return self.temperature / self.scale
+        return self.temperature / self.cost_factor
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
@@ -466,8 +466,8 @@ class CallableLogKernel(LogKernel):
         return replace(self, cost=_FunctionalCost(self.cost, tuple(parameters), tuple(parameters.values())))
 
     def _parameter_inputs(self) -> tuple[Tensor, ...]:
-        """Return the tensors among the temperature, the scale and the cost's parameters."""
-        numbers = (v for v in (self.temperature, self.scale) if isinstance(v, Tensor))
+        """Return the tensors among the temperature, the cost factor and the cost's parameters."""
+        numbers = (v for v in (self.temperature, self.cost_factor) if isinstance(v, Tensor))
         if isinstance(self.cost, _FunctionalCost):
             return *numbers, *self.cost.values
         return *numbers, *(self.cost.parameters() if isinstance(self.cost, nn.Module) else ())
@@ -490,7 +490,7 @@ class CallableLogKernel(LogKernel):
         bias = None if self.row_bias is None else self.row_bias * factor
         if row_shift is not None:
             bias = row_shift if bias is None else bias + row_shift
-        return replace(self, link=link, scale=self.scale * factor, row_bias=bias)
+        return replace(self, link=link, cost_factor=self.cost_factor * factor, row_bias=bias)
 
     def _negative_costs_in_units(self, x: Tensor, y: Tensor) -> Tensor:
         """Return -cost(x, y) / cost_unit of all pairs, (n, m)."""
@@ -499,7 +499,7 @@ class CallableLogKernel(LogKernel):
         if not isinstance(value, Tensor) or value.shape != expected:
             got = type_and_shape(value)
             raise UsageError(f"cost: must be a callable that returns shape {expected}, got {got}.", kind="shape")
-        return -value * (self.scale / self.temperature)
+        return -value * (self.cost_factor / self.temperature)
 
     def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
         def one(x: Tensor, y: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ class PairExclusion(ABC):
         """Return the mask of a tile as a Boolean tensor, true where excluded."""
 
     def dense(self) -> Tensor:
-        """Return the mask of all pairs as a Boolean tensor, (N, M)."""
+        """Return the mask of all pairs as a Boolean tensor, (N, M), true where excluded."""
         return self.tile(slice(None), slice(None))
 
     @abstractmethod
@@ -55,14 +55,14 @@ class PairExclusion(ABC):
 
 @dataclass(frozen=True, eq=False)
 class LabelExclusion(PairExclusion):
-    """Mask that excludes pairs with equal labels, except those with equal second labels.
+    """Mask that excludes pairs with equal labels, except those with equal exception labels.
 
     One rule covers self pairs, duplicates and positives that are left out of a denominator, at the cost of a comparison
     per pair.
 
     Attributes:
         labels: Integer labels of the rows, (N,), and of the columns, (M,).
-        exception_labels: Second labels of the rows, (N,), and of the columns, (M,); None for no exceptions.
+        exception_labels: Exception labels of the rows, (N,), and of the columns, (M,); None for no exceptions.
     """
 
     labels: tuple[Tensor, Tensor]
@@ -99,7 +99,7 @@ class LabelExclusion(PairExclusion):
 
     @cached_property
     def _cached_dense(self) -> Tensor:
-        """Boolean mask of all pairs, (N, M), computed once."""
+        """Mask of all pairs as a Boolean tensor, (N, M), true where excluded; computed once."""
         with torch.inference_mode(False):  # an inference tensor could not be saved for a later backward
             return super().dense()
 
@@ -195,7 +195,7 @@ class Geometry:
         return Geometry(self.log_kernel.T, tuple(mask.T for mask in self.masks), self.has_no_empty_row_or_column)
 
     def to_flattenable(self) -> Geometry:
-        """Return the same geometry with its tensors exposed to custom operators."""
+        """Return the same geometry, with tensors that can be passed to a custom torch operator."""
         return Geometry(self.log_kernel.to_flattenable(), self.masks, self.has_no_empty_row_or_column)
 
     def take_rows(self, rows: slice) -> Geometry:

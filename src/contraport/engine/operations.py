@@ -64,7 +64,7 @@ def run_half_steps(
         operation = HalfStepsOperation(
             config, geometry, tuple(steps), log_marginals, relaxation, tuple(initial), empty_value
         )
-        return operation.compute_outputs_on_backend()
+        return operation.compute_differentiable_outputs()
 
 
 def row_log_sums(geometry: Geometry, potential: Tensor | None = None) -> Tensor:
@@ -95,7 +95,7 @@ def column_log_sums(geometry: Geometry, potential: Tensor | None = None) -> Tens
 
 
 def _log_sums(geometry: Geometry, axis: AxisName, potential: Tensor | None) -> Tensor:
-    """Return the log-sum-exp of each row, or of each column."""
+    """Return the log-sum-exp of each row, or of each column, of log K plus a potential."""
     if potential is not None and potential.shape != (geometry.shape[axis == "rows"],):
         size, got = geometry.shape[axis == "rows"], tuple(potential.shape)
         raise UsageError(f"potential: must have shape ({size},), got {got}.", kind="shape")
@@ -108,7 +108,7 @@ def _log_sums(geometry: Geometry, axis: AxisName, potential: Tensor | None) -> T
 
 @dataclass(frozen=True, eq=False)
 class FixedPlanSimilarityRowSumsOperation(OperationWithDenseForm):
-    """Row sums, (N,), of a fixed plan times the similarities.
+    """Each row's sum, (N,), of fixed plan entries times similarities.
 
     They are sum_j P_ij T_ij, with P held fixed and T the log-kernel without a link. Costs are these sums with another
     sign and unit; see `fixed_plan_row_costs`.
@@ -163,11 +163,11 @@ def fixed_plan_row_costs(geometry: Geometry, f: Tensor, g: Tensor) -> Tensor:
         operation = FixedPlanSimilarityRowSumsOperation(
             choose_backend_config(geometry), geometry, f.detach(), g.detach()
         )
-        return -geometry.log_kernel.cost_unit * operation.compute_outputs_on_backend()[0]  # C = -cost_unit T
+        return -geometry.log_kernel.cost_unit * operation.compute_differentiable_outputs()[0]  # C = -cost_unit T
 
 
 class ConvergedPotentials(NamedTuple):
-    """Converged potentials, (N,) and (M,), with the number of iterations in eager mode."""
+    """Converged potentials, (N,) and (M,), and the number of iterations, None under `torch.compile`."""
 
     row_potential: Tensor
     column_potential: Tensor

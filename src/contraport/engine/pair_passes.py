@@ -3,7 +3,7 @@
 Each pass works on a geometry, S = log K with its masks:
 
 1. ``row_column_log_sums``: log sum_j exp(S_ij + q_j) and log sum_i exp(S_ij + p_i);
-2. ``sum_each_term_over_factor_axis``: sum_j exp(S_ij + A_i + B_j) v_j and sum_i exp(S_ij + A_i + B_j) u_i;
+2. ``weighted_kernel_sums``: sum_j exp(S_ij + A_i + B_j) v_j and sum_i exp(S_ij + A_i + B_j) u_i;
 3. ``input_grads``: the gradient of sum_ij W_ij S_ij in the inputs of the log-kernel, where W is a sum of terms
    exp(S_ij + A_i + B_j) (u_i or v_j);
 4. ``plan_similarity_row_sums``: sum_j P_ij T_ij, the weighted sum of T itself that transport costs need.
@@ -55,7 +55,7 @@ class WeightTerm(NamedTuple):
 class PairPasses(ABC):
     """Base class of backends, which compute sums over all pairs.
 
-    A backend overrides `set_attributes_shared_by_passes` to set what its passes share.
+    A backend overrides `prepare_passes` to compute what its passes share.
 
     Args:
         geometry: the pairs.
@@ -82,11 +82,11 @@ class PairPasses(ABC):
         self.operand_dtype = operand_dtype
         self.log_kernel = geometry.log_kernel
         self.is_symmetric = geometry.is_symmetric
-        self.set_attributes_shared_by_passes()
+        self.prepare_passes()
 
     @abstractmethod
-    def set_attributes_shared_by_passes(self) -> None:
-        """Set the attributes that several passes over the pairs share."""
+    def prepare_passes(self) -> None:
+        """Compute once what several passes over the pairs use, and set it as attributes."""
 
     def computed_tensors_to_save(self) -> list[Tensor]:
         """Return the tensors that the gradient reuses, none by default."""
@@ -107,11 +107,11 @@ class PairPasses(ABC):
         """
 
     @abstractmethod
-    def sum_each_term_over_factor_axis(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
-        """Return the sums of each summand of the pair weights over rows or columns.
+    def weighted_kernel_sums(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
+        """Return the sum of each term of the pair weights over the axis of its factor.
 
         A factor on ``"rows"`` gives sum_i exp(S_ij + A_i + B_j) u_i, (M,); one on ``"columns"`` the sum over j, (N,).
-        At most one summand may be on each axis.
+        At most one term may be on each axis.
         """
 
     @abstractmethod
@@ -128,7 +128,7 @@ class PairPasses(ABC):
 
     @abstractmethod
     def plan_similarity_row_sums(self, row_potential: Tensor, column_potential: Tensor) -> Tensor:
-        """Return the row sums, (N,), of the plan times the similarities.
+        """Return each row's sum, (N,), of plan entries times similarities.
 
         They are sum_j P_ij T_ij, in one pass. The plan is P_ij = exp(S_ij + f_i + g_j) with the potentials f and g, and
         T is S without its link.

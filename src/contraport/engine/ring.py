@@ -226,7 +226,7 @@ class RingLogKernel(LogKernel):
         return RingExchange(self.processes, block, sizes, hops, with_gradient=with_gradient)
 
     def iter_visits(self, exchange: RingExchange, *, half_ring: bool = False) -> Iterator[RingVisit]:
-        """Yield the pairs of local rows with one process's columns at a time.
+        """Yield the blocks of pairs between this process's rows and the columns of each process in turn.
 
         With `half_ring`, only one of (i, j) and (j, i) is visited.
         """
@@ -269,12 +269,12 @@ class RingLogKernel(LogKernel):
                     part[visit.local_columns] += value
 
     def own_column_gradients_by_input_index(self, exchange: RingExchange) -> dict[int, Tensor]:
-        """Return this process's column gradients by their index in `inputs`."""
+        """Return this process's column gradients, by the index of their input in `inputs`."""
         parts = self._unpack_block(exchange.gradient_accumulator, self.processes.rank)
         return dict(zip(self.own.column_input_indices, parts, strict=True))
 
     def _unpack_block(self, block: Tensor, owner: int) -> list[Tensor]:
-        """Split a received flat tensor into column embeddings and biases, or gradients."""
+        """Split a received flat tensor into column embeddings and biases, or into their gradients."""
         count, parts, start = self.column_shards.sizes[owner], [], 0
         for k in self.own.column_input_indices:
             shape = count, *self.own.inputs[k].shape[1:]
@@ -295,7 +295,7 @@ class RingPairPasses(PairPasses):
     description: ClassVar[str] = "embeddings travel around a ring of processes: O(N d / W) memory on W"
     visit_passes_class: ClassVar[type[PairPasses]]
 
-    def set_attributes_shared_by_passes(self) -> None:
+    def prepare_passes(self) -> None:
         assert isinstance(self.log_kernel, RingLogKernel)
         self.ring, self.processes = self.log_kernel, self.log_kernel.processes
         self.rows, self.columns = self.ring.row_shards, self.ring.column_shards
@@ -324,19 +324,19 @@ class RingPairPasses(PairPasses):
                     _add_log_sums_in_place(total, columns, sums[1])
         return self._combine_log_sums(by_row, self.rows), self._combine_log_sums(by_column, self.columns)
 
-    def sum_each_term_over_factor_axis(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
-        terms = self._terms_in_owner_order(terms)
+    def weighted_kernel_sums(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
+        terms = self._sort_terms_by_process(terms)
         sums = [torch.zeros_like(t.column_exponents if t.factor_axis == "rows" else t.row_exponents) for t in terms]
         for visit, passes in self._iter_visits_with_passes():
             parts = {"rows": visit.columns, "columns": visit.rows}  # a sum over rows has an entry for each column
             if not visit.also_stands_for_transpose:
-                own_sums = passes.sum_each_term_over_factor_axis(_restrict_terms_to_visit(terms, visit))
+                own_sums = passes.weighted_kernel_sums(_restrict_terms_to_visit(terms, visit))
                 for term, total, part in zip(terms, sums, own_sums, strict=True):
                     total[parts[term.factor_axis]] += part
                 continue
             for term, total in zip(terms, sums, strict=True):
                 both = _restrict_terms_to_visit([term, term.T], visit)
-                for side, part in zip(both, passes.sum_each_term_over_factor_axis(both), strict=True):
+                for side, part in zip(both, passes.weighted_kernel_sums(both), strict=True):
                     total[parts[side.factor_axis]] += part
         self.processes.all_reduce_(*sums)
         shards = {"rows": self.columns, "columns": self.rows}
@@ -345,7 +345,7 @@ class RingPairPasses(PairPasses):
     def input_grads(
         self, terms: Sequence[WeightTerm], needs_grad: Sequence[bool], *, without_link: bool = False
     ) -> list[Tensor | None]:
-        terms, columns = self._terms_in_owner_order(terms), self.ring.own.column_input_indices
+        terms, columns = self._sort_terms_by_process(terms), self.ring.own.column_input_indices
         gradients = [
             torch.zeros_like(value) if needed and k not in columns else None
             for k, (value, needed) in enumerate(zip(self.ring.inputs, needs_grad, strict=True))
@@ -396,8 +396,8 @@ class RingPairPasses(PairPasses):
             geometry = Geometry(visit.log_kernel, masks)
             yield visit, self.visit_passes_class(geometry, _SINGLE_PROCESS, (), self.operand_dtype)
 
-    def _terms_in_owner_order(self, terms: Sequence[WeightTerm]) -> list[WeightTerm]:
-        """Return the pair-weight terms with rows and columns sorted by owning process."""
+    def _sort_terms_by_process(self, terms: Sequence[WeightTerm]) -> list[WeightTerm]:
+        """Return the pair-weight terms, each with rows and columns sorted by owning process."""
         rows, columns = self.rows.sort_rows_by_process, self.columns.sort_rows_by_process
         return [
             WeightTerm(rows(a), columns(b), axis, rows(factor) if axis == "rows" else columns(factor))

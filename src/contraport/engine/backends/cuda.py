@@ -1,7 +1,7 @@
 """CUDA backend that sums over all pairs with Triton kernels.
 
 It takes an `InnerProductLogKernel` in single precision, without a link or with a `PolynomialTailLink` or
-`NegativeCostPowerLink` (doubled or not). A geometry that does not fit, see `unsupported_reason`, gets the backend for
+`CostPowerLink` (doubled or not). A geometry that does not fit, see `unsupported_reason`, gets the backend for
 its size.
 
 Precision. Exponents and sums are always in single precision. So are products of embeddings, unless
@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from contraport.engine.backends.tiled import MAX_SHARED_EXPONENT_GAP
-from contraport.engine.kernel_link_functions import DoubledLink, Link, NegativeCostPowerLink, PolynomialTailLink
+from contraport.engine.kernel_link_functions import CostPowerLink, DoubledLink, Link, PolynomialTailLink
 from contraport.engine.log_kernels import InnerProductLogKernel
 from contraport.engine.masked_geometry import Geometry, LabelExclusion
 from contraport.engine.pair_passes import OptionalSums, PairPasses, WeightTerm
@@ -58,7 +58,7 @@ class CudaPairPasses(PairPasses):
 
     description: ClassVar[str] = "Triton kernels, pairs recomputed in each pass: O((N + M) d) memory"
 
-    def set_attributes_shared_by_passes(self) -> None:
+    def prepare_passes(self) -> None:
         log_kernel = self.geometry.log_kernel
         assert isinstance(log_kernel, InnerProductLogKernel)
         check(
@@ -95,7 +95,7 @@ class CudaPairPasses(PairPasses):
             by_column = sums(self.inputs.T, row_potential + row_bias) + column_bias
         return by_row, by_column
 
-    def sum_each_term_over_factor_axis(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
+    def weighted_kernel_sums(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
         sums = []
         for term in terms:
             inputs, a, b = self.inputs, term.row_exponents + self.outer[0], term.column_exponents + self.outer[1]
@@ -527,7 +527,7 @@ def _find_link_kernel_arguments(link: Link | None) -> tuple[str, float, float] |
             return "identity", 1.0, 1.0
         case PolynomialTailLink(power):
             return "log-decay", power, 1.0
-        case NegativeCostPowerLink(power):
+        case CostPowerLink(power):
             return "power-decay", 1.0, power
         case DoubledLink(inner):
             arguments = _find_link_kernel_arguments(inner)

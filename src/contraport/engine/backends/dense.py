@@ -20,7 +20,7 @@ class DensePairPasses(PairPasses):
     description: ClassVar[str] = "one (N, M) matrix and plain autograd: the reference, fastest for small batches"
     uses_plain_autograd: ClassVar[bool] = True
 
-    def set_attributes_shared_by_passes(self) -> None:
+    def prepare_passes(self) -> None:
         self.s = self.geometry.dense()
 
     def row_column_log_sums(self, column_potential: Tensor | None, row_potential: Tensor | None) -> OptionalSums:
@@ -28,7 +28,7 @@ class DensePairPasses(PairPasses):
         by_column = None if row_potential is None else (self.s + row_potential[:, None]).logsumexp(0)
         return by_row, by_column
 
-    def sum_each_term_over_factor_axis(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
+    def weighted_kernel_sums(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
         return [self._dense_weight(term).sum(0 if term.factor_axis == "rows" else 1) for term in terms]
 
     def input_grads(

@@ -71,7 +71,7 @@ class StreamedPairPasses(PairPasses):
 
     description: ClassVar[str] = "tiles recomputed in each pass: O((N + M) d) memory"
 
-    def set_attributes_shared_by_passes(self) -> None:
+    def prepare_passes(self) -> None:
         like = self.log_kernel.inputs[0]
         if uses_cpu_bfloat16(like, self.operand_dtype):
             self.log_kernel = self.log_kernel.with_operand_dtype(self.operand_dtype)
@@ -112,7 +112,7 @@ class StreamedPairPasses(PairPasses):
         )
         return by_row, by_column
 
-    def sum_each_term_over_factor_axis(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
+    def weighted_kernel_sums(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
         groups = self._group_terms_by_exponential(terms)
         if groups[0].shared_exponents is None:
             (group,) = groups
@@ -313,8 +313,8 @@ class StoredPairPasses(StreamedPairPasses):
 
     description: ClassVar[str] = "log K computed once and kept in tiles; exact gradient in one more pass"
 
-    def set_attributes_shared_by_passes(self) -> None:
-        super().set_attributes_shared_by_passes()
+    def prepare_passes(self) -> None:
+        super().prepare_passes()
         self._has_link = self.log_kernel.link is not None
         self._starts, self._entries = {}, 0
         for rows, columns in self._iter_tile_ranges_of_process():
@@ -348,7 +348,7 @@ class StoredPairPasses(StreamedPairPasses):
         return self._stored_tile_view(rows, columns, link_input=self._has_link)
 
     def _stored_tile_view(self, rows: slice, columns: slice, *, link_input: bool = False) -> Tensor:
-        """Return the buffer that stores a tile's kernel entries or negative costs."""
+        """Return the buffer that stores a tile's kernel entries, or its arguments T of the link."""
         height, width = rows.stop - rows.start, columns.stop - columns.start
         start = self._starts[rows.start, columns.start] + (self._entries if link_input else 0)
         return self._storage[start : start + height * width].view(height, width)
