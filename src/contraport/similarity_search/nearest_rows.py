@@ -42,7 +42,7 @@ log = logging.getLogger("contraport.similarity_search")
 
 
 def check_and_normalize_rows(features: np.ndarray, device: torch.device | str, *, first_item: int = 0) -> Tensor:
-    """Scale nonzero rows of features to unit length, as float32 ``(b, F)``.
+    """Scale rows of features to unit length, as float32 ``(b, F)``, checking that they are finite; zero rows stay zero.
 
     `first_item` is the position of the first row among all, for errors.
 
@@ -117,7 +117,7 @@ def top_scores_and_indices(
     candidate_rows: np.ndarray | None = None,
     bonuses: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return the largest cosine similarities to a query and their row indices.
+    """Return the largest cosine similarities to a query, plus bonuses, and their row indices.
 
     The search is exact. The nearest row comes first; of equal similarities, the earlier row.
 

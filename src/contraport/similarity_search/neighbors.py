@@ -176,7 +176,7 @@ def search(arguments: dict[str, Any]) -> NearestItems:
         others = [name for name in model.view_names if name != query_view]
         view = others[0] if options.view is None else model.view_names[model.view_index(options.view)]
         if kernel is not None:
-            return _nearest_items_by_sets(options, run, model, kernel, query_view, view)
+            return _find_nearest_items_by_sets(options, run, model, kernel, query_view, view)
         features = _embed_run_items(run, options, view)
     else:
         warn_of_pooled_features(run.path)
@@ -207,7 +207,7 @@ def _compute_popularity_bonuses(popularity: float, run: WritableRun, model: Mode
         is_own = features.data_name is not None and Path(features.data_name).parent == Path(str(settings.data))
         check(is_own, message, "other_data")
         # A table of one side: its items have the numbers that the pairs name them by.
-        rows = loader.load(features.data_name, "train", as_one_split=True).source_rows
+        rows = loader.load(features.data_name, "train", as_whole_split=True).source_rows
         ids = torch.arange(len(rows))
         counts = torch.cat([counts, counts.new_zeros(max(0, len(rows) - len(counts)))])
     entities = torch.zeros(int(rows.max()) + 1, dtype=torch.int64).index_put((rows,), ids)
@@ -215,7 +215,7 @@ def _compute_popularity_bonuses(popularity: float, run: WritableRun, model: Mode
     return bonuses
 
 
-def _nearest_items_by_sets(
+def _find_nearest_items_by_sets(
     options: ItemSearchOptions, run: WritableRun, model: Model, kernel: LateInteraction, query_view: str, view: str
 ) -> NearestItems:
     """Find the items whose vector sets are most similar to the query's.
