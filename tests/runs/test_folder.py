@@ -6,7 +6,7 @@ from tests.errors import raises_usage_error
 
 from contraport.errors import check_regular_file
 from contraport.runs import WritableRun
-from contraport.runs.run_folder import as_different_run_folders
+from contraport.runs.writable_run import as_different_run_folders
 
 
 def test_create_writes_config_and_checkpoint_folder(run: WritableRun) -> None:

@@ -29,7 +29,7 @@ from contraport.distributed import (
 )
 from contraport.errors import UsageError
 from contraport.metrics.registry import Metric
-from contraport.runs.run_folder import WritableRun
+from contraport.runs.writable_run import WritableRun
 from contraport.training import train
 from contraport.training.data_parallelism import install_sync_batch_norm_on_any_device
 from contraport.training.step.batch_embedding import embed_in_chunks

@@ -6,7 +6,7 @@ from contraport._utils.lazy_imports import make_package_lazy
 
 if TYPE_CHECKING:
     from contraport.runs.run import MetricsRow, Run, load, read_run_file
-    from contraport.runs.run_folder import WritableRun, as_different_run_folders, as_run_folder, default_run_path
+    from contraport.runs.writable_run import WritableRun, as_different_run_folders, as_run_folder, default_run_path
 
 __all__ = [
     "MetricsRow",
@@ -25,9 +25,9 @@ make_package_lazy(
     Run="run",
     load="run",
     read_run_file="run",
-    RunFolder="run_folder",
-    WritableRun="run_folder",
-    as_different_run_folders="run_folder",
-    as_run_folder="run_folder",
-    default_run_path="run_folder",
+    RunFolder="writable_run",
+    WritableRun="writable_run",
+    as_different_run_folders="writable_run",
+    as_run_folder="writable_run",
+    default_run_path="writable_run",
 )
