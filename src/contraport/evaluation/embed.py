@@ -118,7 +118,7 @@ def encode_items(
         items = {name: items[name] for name in names} if is_dict else items
     model = model if dims is None else model.truncate(dims)
     with rename_argument("items", "data"), _hint_list_on_error(model, items):
-        dataset = SplitLoader(settings, model).load(items, "train", as_whole_split=True)
+        dataset = SplitLoader(settings, model).load(items, "train", whole=True)
         if view is not None:
             dataset = dataset.select_views([resolve_dataset_view_index(dataset, whole, view)])
         views = build_unaugmented_views(settings, dataset)

@@ -60,10 +60,8 @@ def load_evaluation_datasets(run: WritableRun, settings: Settings, model: Model,
     if is_pair or options.test_data is not None:
         train_data, test_data = data if is_pair else (data, None)
         is_whole = is_pair and options.test_data is None
-        train = loader.load(train_data, "train", as_whole_split=is_pair)
-        test = loader.load(
-            test_data if options.test_data is None else options.test_data, "test", as_whole_split=is_whole
-        )
+        train = loader.load(train_data, "train", whole=is_pair)
+        test = loader.load(test_data if options.test_data is None else options.test_data, "test", whole=is_whole)
         check_no_stream(train)
         check_no_stream(test)
         record = run.find_split_digests()
@@ -114,7 +112,7 @@ def load_splits(run: WritableRun, loader: SplitLoader, data: Any, *, drop_traine
         return Splits(train, test)
     if len(record.train_digests) == 0 or record.matches_splits(train, test):
         return Splits(train, test)
-    parts = [loader.load(data, "train", as_whole_split=True, ignore_subset_settings=True)]
+    parts = [loader.load(data, "train", whole=True, ignore_subset_settings=True)]
     if train.num_random_test_items is None:
         parts.append(loader.load(data, "test", ignore_subset_settings=True))
     recovered = record.find_splits(parts)
@@ -214,15 +212,13 @@ class SplitLoader:
     column_roles: dict[str, Any] | None = None
     data_root: str | Path | None = None
 
-    def load(
-        self, data: Any, split: str, *, as_whole_split: bool = False, ignore_subset_settings: bool = False
-    ) -> Dataset:
+    def load(self, data: Any, split: str, *, whole: bool = False, ignore_subset_settings: bool = False) -> Dataset:
         """Load the train or test split, with views in the model's order.
 
         Args:
             data: the data; None: the run's own.
             split: "train" or "test".
-            as_whole_split: load data without splits of their own as a whole, with no share held out.
+            whole: load data without splits of their own as a whole, with no share held out.
             ignore_subset_settings: ignore settings that select a subset of the run's own items.
 
         Raises:
@@ -232,7 +228,7 @@ class SplitLoader:
         if ignore_subset_settings:
             settings = settings.replace_unchecked(**dict.fromkeys(_SUBSET_SETTINGS))
         dataset = build_dataset(settings, split)
-        if as_whole_split and dataset.num_random_test_items and not isinstance(data, AnyDataset):
+        if whole and dataset.num_random_test_items and not isinstance(data, AnyDataset):
             dataset = build_dataset(settings.replace_unchecked(test_fraction=0), "train")
             dataset = dataset.subset(torch.arange(len(dataset)), split)
         names, expected = list(dataset.view_names), list(self.model.view_names)

@@ -47,7 +47,7 @@ def mine(arguments: dict[str, Any]) -> MinedNegatives:
     check_output_file("out", out, overwrite=options.overwrite)
     if not isinstance(options.encoder, Run) and not Path(options.encoder).is_dir():
         check_existing_file("encoder", options.encoder)
-    dataset = _load_dataset(options, as_whole_split=out.suffix != ".npy")
+    dataset = _load_dataset(options, whole=out.suffix != ".npy")
     views, ids = len(dataset.shapes), dataset.view_content_ids_if_repeated
     resolve = partial(resolve_view_index, names=dataset.view_names, shapes=dataset.shapes)
     anchor = 0 if options.anchor is None else resolve("anchor", options.anchor)
@@ -85,22 +85,20 @@ def mine(arguments: dict[str, Any]) -> MinedNegatives:
     return mined
 
 
-def _load_dataset(options: MiningOptions, *, as_whole_split: bool) -> Dataset:
+def _load_dataset(options: MiningOptions, *, whole: bool) -> Dataset:
     """Load the dataset in which hard negatives are mined, all items or only those of training."""
     folder, data = Path(str(options.encoder)), options.data
     if isinstance(options.encoder, Run) or (folder / "config.yaml").exists():
         run = as_run_folder(options.encoder)
         model = run.model(trust_remote_code=options.trust_remote_code)
         loader = SplitLoader(run.settings(), model, options.columns, options.root)
-        dataset = loader.load(data, "train", as_whole_split=as_whole_split and data is not None)
+        dataset = loader.load(data, "train", whole=whole and data is not None)
     elif data is None:
         raise UsageError("data: required unless the encoder is a run, not given.", kind="missing")
     elif isinstance(data, tuple | dict | np.ndarray | Tensor):
         dataset = from_arrays(data, argument="data")
     else:
-        dataset = (load_split_or_all_items if as_whole_split else load)(
-            data, root=options.root, columns=options.columns
-        )
+        dataset = (load_split_or_all_items if whole else load)(data, root=options.root, columns=options.columns)
     check_no_stream(dataset)
     lacking = 0 if dataset.present is None else int((~dataset.present.all(1)).sum())
     check(lacking == 0, f"data: {lacking} items of {dataset.name!r} lack a view; leave them out.", "missing_views")

@@ -207,7 +207,7 @@ def _compute_popularity_bonuses(popularity: float, run: WritableRun, model: Mode
         is_own = features.data_name is not None and Path(features.data_name).parent == Path(str(settings.data))
         check(is_own, message, "other_data")
         # A table of one side: its items have the numbers that the pairs name them by.
-        rows = loader.load(features.data_name, "train", as_whole_split=True).source_rows
+        rows = loader.load(features.data_name, "train", whole=True).source_rows
         ids = torch.arange(len(rows))
         counts = torch.cat([counts, counts.new_zeros(max(0, len(rows) - len(counts)))])
     entities = torch.zeros(int(rows.max()) + 1, dtype=torch.int64).index_put((rows,), ids)
