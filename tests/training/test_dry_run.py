@@ -22,7 +22,7 @@ from contraport.training.start_warnings import (
     MAX_SUGGESTED_EPOCHS,
     MIN_STEPS_WITHOUT_WARNING,
     find_few_images_warning,
-    suggest_longer_training,
+    suggest_more_steps,
 )
 from tests.errors import raises_usage_error
 
@@ -99,7 +99,7 @@ def test_dry_run_does_not_change_a_training(images: Dataset, tmp_path: Path) -> 
 def test_suggests_enough_steps_in_a_bounded_number_of_epochs(items: int, size: int, grad_accum_steps: int) -> None:
     size = min(size, items)
     settings = Settings(batch_size=size, grad_accum_steps=grad_accum_steps)
-    proposed, derivation = suggest_longer_training(settings, items, {"batch_size": size})
+    proposed, derivation = suggest_more_steps(settings, items, {"batch_size": size})
     batch = proposed.get("batch_size", size)
     steps = proposed["epochs"] * math.ceil(items // batch / grad_accum_steps)
     assert batch <= size
@@ -111,12 +111,12 @@ def test_suggests_enough_steps_in_a_bounded_number_of_epochs(items: int, size: i
 
 def test_suggests_batch_size_only_if_it_was_set() -> None:
     def suggest(**options: Any) -> dict[str, Any]:
-        return suggest_longer_training(Settings(batch_size=150), 600, options).options
+        return suggest_more_steps(Settings(batch_size=150), 600, options).options
 
     assert suggest(steps=10, batch_size=150) == {"batch_size": 128, "steps": 1000}
     assert suggest() == {"epochs": 250}  # a default batch size is not changed
     resumed = Settings(batch_size=150, resume=True)
-    assert suggest_longer_training(resumed, 600, {"resume": True, "batch_size": 150}).options == {"epochs": 250}
+    assert suggest_more_steps(resumed, 600, {"resume": True, "batch_size": 150}).options == {"epochs": 250}
 
 
 @pytest.mark.parametrize("installed", [True, False])

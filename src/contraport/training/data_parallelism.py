@@ -20,7 +20,7 @@ from contraport.training.config import Settings
 from contraport.training.step.training_module import TrainingModule
 
 
-def check_parallel_options(settings: Settings) -> None:
+def check_strategy_and_exchange(settings: Settings) -> None:
     """Raise `UsageError` for conflicting options, or multi-process options in a single process."""
     for name, value, default in (("strategy", settings.strategy, "ddp"), ("exchange", settings.exchange, "gather")):
         message = f"{name}: {value} requires several processes; start them with torchrun."

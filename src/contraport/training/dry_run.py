@@ -19,7 +19,7 @@ from contraport.data.data_loader import ClosableDataLoader
 from contraport.embedding import inference_mode
 from contraport.seeding import fork_rng_with_lock
 from contraport.training.components.assembly import TrainingComponents
-from contraport.training.components.data_builder import count_cached_draws
+from contraport.training.components.data_builder import count_draws_to_cache
 from contraport.training.components.model_builder import compile_encoders
 from contraport.training.config import Settings
 from contraport.training.data_parallelism import resolve_available_device
@@ -95,7 +95,7 @@ class _DryRunBatches:
         self.batch_sampler = components.batches.batch_sampler
         self._batches = components.batches
         self._number = DRY_RUN_TOTAL_STEPS * settings.grad_accum_steps
-        cached_draws = count_cached_draws(settings)
+        cached_draws = count_draws_to_cache(settings)
         self._feature_shapes = [(cached_draws, width) for width in widths] if cached_draws > 0 else None
 
     def __len__(self) -> int:
@@ -122,7 +122,7 @@ def train_timed_steps(settings: Settings, components: TrainingComponents) -> Dry
         compile_encoders(module.list_all_encoders())
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    draws, feature_cache_seconds = count_cached_draws(settings), 0.0
+    draws, feature_cache_seconds = count_draws_to_cache(settings), 0.0
     if draws > 0:
         encoded_batches = draws * len(components.dataset) / settings.batch_size
         feature_cache_seconds = encoded_batches * _measure_batch_load_and_encode_seconds(components, device, bars)

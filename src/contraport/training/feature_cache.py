@@ -19,7 +19,7 @@ from contraport.data.image_cache import digest_for_cache
 from contraport.data.stores import ArrayStore
 from contraport.embedding import LoaderConfig, check_finite_features, fixed_seed, inference_mode
 from contraport.training.components.assembly import TrainingComponents
-from contraport.training.components.data_builder import build_batch_loader, count_cached_draws
+from contraport.training.components.data_builder import build_batch_loader, count_draws_to_cache
 from contraport.training.config import Settings
 from contraport.training.data_parallelism import resolve_available_device
 
@@ -67,7 +67,7 @@ def with_cached_features(components: TrainingComponents, settings: Settings, fol
 def _build_cache_key(components: TrainingComponents, settings: Settings) -> dict[str, Any]:
     """Return everything that determines the cached features, as JSON values."""
     model, views, items = components.module.model, components.module.views, len(components.dataset)
-    draws = 1 if views.augment == "none" else count_cached_draws(settings)
+    draws = 1 if views.augment == "none" else count_draws_to_cache(settings)
     weights = hashlib.sha256()
     for number, encoder in enumerate(model.encoders):
         tower = model.tower(number)

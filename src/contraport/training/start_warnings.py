@@ -112,8 +112,8 @@ def log_training_description(run: WritableRun, settings: Settings, components: T
         log.debug("skipped unreadable files: %s", ", ".join(dataset.unreadable_files))
 
 
-def log_item_and_step_counts(settings: Settings, components: TrainingComponents) -> None:
-    """Log the numbers of held-out items, steps, epochs and batches."""
+def log_split_and_schedule(settings: Settings, components: TrainingComponents) -> None:
+    """Log how many items are held out, and the numbers of steps, epochs and batches."""
     dataset, steps = components.dataset, settings.epochs * components.steps_per_epoch
     noun = "pair" if dataset.is_coupling else "item"
     if dataset.num_random_test_items:
@@ -139,8 +139,8 @@ def log_start_warnings(settings: Settings, components: TrainingComponents, expli
         return
     warnings: list[str | None] = []
     if steps < MIN_STEPS_WITHOUT_WARNING:
-        longer = suggest_longer_training(settings, len(dataset), explicit_options)
-        warnings.append(f"few steps: {steps}. Use {format_options(**longer.options)} for {longer.steps_text}")
+        suggested = suggest_more_steps(settings, len(dataset), explicit_options)
+        warnings.append(f"few steps: {steps}. Use {format_options(**suggested.options)} for {suggested.steps_text}")
     if not settings.resume:
         warnings += [
             find_few_images_warning(settings, dataset),
@@ -161,7 +161,7 @@ def log_start_warnings(settings: Settings, components: TrainingComponents, expli
         )
     for warning in filter(None, warnings):
         log.warning("%s", warning)
-    if not settings.resume and (note := find_raw_ngram_baseline_note(settings, dataset, module.model)) is not None:
+    if not settings.resume and (note := compute_ngram_recall_note(settings, dataset, module.model)) is not None:
         log.info("%s", note)
     if not settings.resume and (note := find_columns_as_time_steps_note(dataset)) is not None:
         log.info("%s", note)
@@ -184,22 +184,22 @@ def are_view_features_identical(module: TrainingModule, dataset: Dataset) -> boo
     return all(torch.equal(first, other) for other in others)
 
 
-class LongerTraining(NamedTuple):
-    """Suggested options for a longer training run, and its step count as text."""
+class MoreSteps(NamedTuple):
+    """Options that give more optimizer steps, and their number of steps as text."""
 
     options: dict[str, Any]
     steps_text: str
 
 
-def suggest_longer_training(settings: Settings, items: int, explicit_options: Mapping[str, Any]) -> LongerTraining:
+def suggest_more_steps(settings: Settings, items: int, explicit_options: Mapping[str, Any]) -> MoreSteps:
     """Suggest options that give more optimizer steps without too many epochs.
 
     Batches become smaller if the call sets their size, as the default already depends on the items, and epochs more. A
     resumed run keeps its batch size. If `steps` is among the options of the call, it takes the place of `epochs`.
 
-    >>> suggest_longer_training(Settings(batch_size=256), 320, {"batch_size": 256})
-    LongerTraining(options={'batch_size': 64, 'epochs': 200}, steps_text='1,000 steps, 5 per epoch')
-    >>> suggest_longer_training(Settings(batch_size=32), 40, {}).steps_text
+    >>> suggest_more_steps(Settings(batch_size=256), 320, {"batch_size": 256})
+    MoreSteps(options={'batch_size': 64, 'epochs': 200}, steps_text='1,000 steps, 5 per epoch')
+    >>> suggest_more_steps(Settings(batch_size=32), 40, {}).steps_text
     '400 steps, 1 per epoch; with 40 items, more than that gains little'
     """
     size = settings.batch_size
@@ -211,7 +211,7 @@ def suggest_longer_training(settings: Settings, items: int, explicit_options: Ma
     smaller = {"batch_size": size} if size != settings.batch_size else {}
     longer = {"steps": epochs * per_epoch} if explicit_options.get("steps") is not None else {"epochs": epochs}
     bound = f"; with {items:,} items, more than that gains little" if epochs < wanted else ""
-    return LongerTraining(smaller | longer, f"{epochs * per_epoch:,} steps, {per_epoch} per epoch{bound}")
+    return MoreSteps(smaller | longer, f"{epochs * per_epoch:,} steps, {per_epoch} per epoch{bound}")
 
 
 def suggest_batch_size(items: int, max_batch_size: int) -> int:
@@ -248,7 +248,7 @@ def find_default_objective_warning(dataset: Dataset, explicit_options: Mapping[s
     return f"objective: nt-xent, the default. For these data use {better}. See contraport advise."
 
 
-def find_raw_ngram_baseline_note(settings: Settings, dataset: Dataset, model: Model) -> str | None:
+def compute_ngram_recall_note(settings: Settings, dataset: Dataset, model: Model) -> str | None:
     """Return a note with the recall@1 of raw n-gram counts, or None.
 
     None for other data, for given initial weights, and for an encoder that begins at the counts.

@@ -15,7 +15,7 @@ from contraport.data import Batch
 from contraport.distributed import current_processes
 from contraport.seeding import fork_rng_with_lock
 from contraport.training.components.assembly import TrainingComponents
-from contraport.training.components.data_builder import count_cached_draws
+from contraport.training.components.data_builder import count_draws_to_cache
 from contraport.training.config import Settings
 from contraport.training.data_parallelism import resolve_available_device
 from contraport.training.step.training_module import TrainingModule
@@ -49,7 +49,7 @@ def configured_or_fastest_thread_count(settings: Settings, components: TrainingC
     if settings.threads is not None or settings.resume:
         return settings.threads
     is_chosen = most == 1 or "OMP_NUM_THREADS" in os.environ or current_processes().size > 1
-    if is_chosen or resolve_available_device(settings.device).type != "cpu" or count_cached_draws(settings) > 0:
+    if is_chosen or resolve_available_device(settings.device).type != "cpu" or count_draws_to_cache(settings) > 0:
         return None
     if sum(weights.numel() for weights in module.parameters()) >= 20_000_000:
         return most  # not timed: large models gain from every thread

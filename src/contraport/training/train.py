@@ -40,7 +40,7 @@ from contraport.training.components.assembly import (
 from contraport.training.components.data_builder import (
     build_batch_loader,
     build_dataset,
-    count_cached_draws,
+    count_draws_to_cache,
     find_held_out_dataset,
     with_epochs_from_steps,
 )
@@ -60,7 +60,7 @@ from contraport.training.settings_and_run_folder import (
     restore_backup_on_failure_before_checkpoint,
 )
 from contraport.training.start_warnings import (
-    log_item_and_step_counts,
+    log_split_and_schedule,
     log_start_warnings,
     log_training_description,
     suggest_batch_size,
@@ -148,8 +148,8 @@ def train_from_options(explicit_options: dict[str, Any], *, parent_command: str 
                     run.save_initial_model(
                         with_merged_lora(components.module.model), configs_only=initial_weights is None
                     )
-                if components.partner_indices is not None and is_main_process():
-                    run.save_arrays(run.mismatched_path, {"partners": components.partner_indices.numpy()})
+                if components.mismatched_partners is not None and is_main_process():
+                    run.save_arrays(run.mismatched_path, {"partners": components.mismatched_partners.numpy()})
             _fit_and_save_model(settings, components, run, broadcast_object(start), epoch_end_metrics, explicit_options)
     return run
 
@@ -216,7 +216,7 @@ def _log_dry_run_estimate(
     check(current_processes().size == 1, f"dry_run: requires a single process, got {current_processes().size}.")
     with console_logging(shown=settings.progress):
         log_training_description(run, settings, components)
-        log_item_and_step_counts(settings, components)
+        log_split_and_schedule(settings, components)
         log_start_warnings(settings, components, explicit_options)
         steps = settings.epochs * components.steps_per_epoch
         log.info("%s", train_timed_steps(settings, components).format_estimate(steps))
@@ -234,13 +234,13 @@ def _fit_and_save_model(
     console = make_console_without_markup(stderr=True, quiet=not (settings.progress and is_main_process()))
     with run_logging(run, console):
         log_training_description(run, settings, components)
-        log_item_and_step_counts(settings, components)
+        log_split_and_schedule(settings, components)
         is_complete = start.completed_epochs >= settings.epochs
         if settings.resume and not is_complete:
             log.info("resume: from step %s%s", f"{start.step:,}", "" if start.step else ", as there is no checkpoint")
         if not run.parent_command and not is_complete:
             log_start_warnings(settings, components, explicit_options)
-        if count_cached_draws(settings) > 0:
+        if count_draws_to_cache(settings) > 0:
             components = with_cached_features(components, settings, Path(settings.features or run.features_path))
         elif settings.epochs > 1 and settings.decoded != "none":
             components = _with_decoded_image_cache(components, settings, Path(settings.decoded or run.decoded_path))
@@ -288,8 +288,8 @@ def _with_decoded_image_cache(components: TrainingComponents, settings: Settings
         dataset = cache_decoded_images(dataset, folder)
     if dataset is components.dataset or not dataset.is_in_memory:
         return components
-    if components.dataset.has_mismatched_partners and components.partner_indices is not None:
-        dataset = replace_views_after_first(dataset, components.partner_indices)
+    if components.dataset.has_mismatched_partners and components.mismatched_partners is not None:
+        dataset = replace_views_after_first(dataset, components.mismatched_partners)
     views = components.module.views
     num_workers = settings.num_workers if views.is_transform_applied_by_dataset else 0
     batches = build_batch_loader(settings, dataset, views, num_workers=num_workers)

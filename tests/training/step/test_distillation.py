@@ -19,7 +19,7 @@ import contraport
 from contraport.data import Batch, Dataset, from_arrays
 from contraport.embedding import LoaderConfig
 from contraport.training import train
-from contraport.training.components.teacher_features import get_teacher_features, normalize_and_reduce_by_svd
+from contraport.training.components.teacher_features import get_teacher_features, normalize_and_resize_by_svd
 from contraport.training.step.step_losses import EmbeddedBatch, FixedTeacherQueueDistillationLoss
 
 
@@ -81,7 +81,7 @@ def test_reduced_features_keep_inner_products() -> None:
     features = torch.randn(30, 4, generator=generator) @ torch.randn(4, 20, generator=generator)
     unit = F.normalize(features, dim=1)
     for width in (4, 7, 20, 25):
-        reduced = normalize_and_reduce_by_svd(features, width)
+        reduced = normalize_and_resize_by_svd(features, width)
         assert reduced.shape == (30, width)
         assert torch.allclose(reduced @ reduced.T, unit @ unit.T, atol=1e-5)
 

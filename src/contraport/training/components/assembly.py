@@ -30,7 +30,7 @@ from contraport.training.components.data_builder import (
 )
 from contraport.training.components.step_builder import build_objective, build_training_module
 from contraport.training.config import Settings
-from contraport.training.data_parallelism import check_parallel_options, resolve_available_device
+from contraport.training.data_parallelism import check_strategy_and_exchange, resolve_available_device
 from contraport.training.optimization import check_optimizer_and_required_lr
 from contraport.training.step.batch_embedding import check_min_items_per_chunk
 from contraport.training.step.target_parser import parse_target_spec
@@ -45,7 +45,7 @@ class TrainingComponents(NamedTuple):
         audit_callback: filter of the online audit, which drops suspected mismatches; None without `audit`.
         negative_miner: miner of hard negatives; None without mined negatives.
         adjustment_notes: notes on adjusted settings, for the log.
-        partner_indices: partner of each item if pairs were mismatched on purpose, (n,); None otherwise.
+        mismatched_partners: partner of each item if pairs were mismatched on purpose, (n,); None otherwise.
     """
 
     dataset: Dataset
@@ -55,7 +55,7 @@ class TrainingComponents(NamedTuple):
     audit_callback: MismatchDroppingCallback[Any] | None = None
     negative_miner: NegativeMiner | None = None
     adjustment_notes: tuple[str, ...] = ()
-    partner_indices: Tensor | None = None
+    mismatched_partners: Tensor | None = None
 
 
 def build_components(
@@ -75,7 +75,7 @@ def build_components(
         initial_weights: initial weights of the encoders, see `load_initial_weights`.
         dataset: the training items; default: built from the settings.
         objective: the objective, see `build_objective`; default: built from the settings.
-        run: the resumed run, if any; its folder has the architecture of transformers encoders.
+        run: the existing run, if any; its folder has mismatched partners and the architecture of transformers encoders.
 
     Raises:
         UsageError: settings that do not fit the data or one another.
@@ -118,7 +118,7 @@ def build_components(
         audit_callback = kind(dataset, module, order, epochs=settings.epochs, loader_config=loader_config)
     if miner is not None:
         miner.send_negatives_to_loader(batches)
-    return TrainingComponents(dataset, batches, module, epoch, audit_callback, miner, partner_indices=partners)
+    return TrainingComponents(dataset, batches, module, epoch, audit_callback, miner, mismatched_partners=partners)
 
 
 def check_settings_valid_and_available(settings: Settings, objective: nn.Module | None) -> None:
@@ -147,6 +147,6 @@ def check_settings_valid_and_available(settings: Settings, objective: nn.Module 
     if settings.lora is not None:
         import_optional("peft", "peft", "lora: this option")
     check_optimizer_and_required_lr(settings.optimizer, settings.lr)
-    check_parallel_options(settings)
+    check_strategy_and_exchange(settings)
     for logger in settings.logger:
         import_optional(logger, "loggers", f"logger: {logger!r}")

@@ -66,7 +66,7 @@ def count_optimizer_steps_per_epoch(settings: Settings, dataset: Dataset) -> int
     return settings.steps or math.ceil(len(dataset) // settings.batch_size / settings.grad_accum_steps)
 
 
-def count_cached_draws(settings: Settings) -> int:
+def count_draws_to_cache(settings: Settings) -> int:
     """Return how many augmentations of each item to cache, 0 for none."""
     if not settings.freezes_all_encoders:
         return 0
@@ -113,11 +113,11 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
         check(values.shape == (len(dataset),), message, "shape")
         dataset = dataset.replace_fields(weights=values)
     if settings.validation is not None:
-        positions = _draw_stratified_positions(dataset, settings.validation, split, purpose="data.validation")
+        positions = _draw_split_positions(dataset, settings.validation, split, purpose="data.validation")
         dataset = dataset.subset(positions, split)
     most = settings.max_items if split == "train" or settings.test_items is None else settings.test_items
     if most is not None and most < len(dataset):
-        positions = _draw_stratified_positions(dataset, most / len(dataset), "test", purpose="data.items")
+        positions = _draw_split_positions(dataset, most / len(dataset), "test", purpose="data.items")
         dataset = dataset.subset(positions)
     if settings.imbalance is not None and dataset.split == "train":
         dataset = make_imbalanced(dataset, parse_largest_to_smallest_class_ratio(settings.imbalance))
@@ -148,10 +148,10 @@ def find_held_out_dataset(settings: Settings) -> Dataset | None:
         return None
 
 
-def _draw_stratified_positions(dataset: Dataset, share: float, split: str, *, purpose: str) -> Tensor:
-    """Draw the positions of a share of the items, stratified by class."""
+def _draw_split_positions(dataset: Dataset, test_fraction: float, split: str, *, purpose: str) -> Tensor:
+    """Return the positions of one split of the items, drawn at random within classes."""
     classes = np.zeros(len(dataset), dtype=np.int64) if dataset.labels is None else dataset.labels.numpy()
-    return torch.from_numpy(draw_stratified_split(classes, split, test_fraction=share, purpose=purpose))
+    return torch.from_numpy(draw_stratified_split(classes, split, test_fraction=test_fraction, purpose=purpose))
 
 
 def _check_stream_settings(settings: Settings, stream: Stream) -> None:
@@ -174,7 +174,7 @@ def load_or_draw_mismatched_partners(
 ) -> Tensor | None:
     """Return the index of each item's mismatched partner, or None without simulated mismatches.
 
-    The partners of a resumed run are loaded.
+    Partners that `run` has stored are loaded.
     """
     mismatch = None if settings.mismatch is None else parse_mismatch(settings.mismatch)
     if mismatch is None or mismatch.share == 0:

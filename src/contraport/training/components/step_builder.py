@@ -33,14 +33,14 @@ from contraport.objectives.loss_schedules import (
     parse_sample_weight_schedule,
 )
 from contraport.schedules import is_learned_temperature, parse_momentum_schedule, parse_temperature_schedule
-from contraport.training.components.data_builder import build_views, count_cached_draws
+from contraport.training.components.data_builder import build_views, count_draws_to_cache
 from contraport.training.components.model_builder import (
     build_model,
     check_encoder_accepts_views,
     resolve_option_per_tower,
     seeded_weight_initialization,
 )
-from contraport.training.components.teacher_features import get_teacher_features, normalize_and_reduce_by_svd
+from contraport.training.components.teacher_features import get_teacher_features, normalize_and_resize_by_svd
 from contraport.training.config import Settings
 from contraport.training.config.objective_options import PROTOTYPES_FROM_TEACHER, parse_matryoshka_weights
 from contraport.training.data_parallelism import resolve_available_device
@@ -361,7 +361,7 @@ def _build_objective_loss(
         assert teacher is not None
         queue_size = settings.queue_size or max(1, min(8_192, len(dataset) // 2))
         loss = FixedTeacherQueueDistillationLoss(
-            objective, normalize_and_reduce_by_svd(teacher, sizes[0]), queue_size, views=number
+            objective, normalize_and_resize_by_svd(teacher, sizes[0]), queue_size, views=number
         )
     elif settings.prototypes is not None:
         loss = PrototypeLoss(objective, int(settings.prototypes), sizes[0], views=number)
@@ -397,7 +397,7 @@ def _check_late_interaction_settings(settings: Settings) -> None:
         "momentum": settings.momentum is not None,
         "predictor": settings.predictor,
         "prototypes": settings.prototypes is not None,
-        "freeze": count_cached_draws(settings) > 0,
+        "freeze": count_draws_to_cache(settings) > 0,
     }
     for name, used in unsupported.items():
         remedy = f" Add {format_options(frozen_draws=0)}." if name == "freeze" else ""

@@ -120,14 +120,14 @@ def get_teacher_features(
     return values if number == 1 else values.unflatten(1, (number, -1))
 
 
-def normalize_and_reduce_by_svd(features: Tensor, width: int) -> Tensor:
+def normalize_and_resize_by_svd(features: Tensor, width: int) -> Tensor:
     """Normalize features ``(n, k)`` and reduce them by truncated SVD, ``(n, width)``.
 
     They are not centered. Features per view, ``(n, views, k)``, are averaged first. Smaller features get coordinates of
     zero.
 
     >>> features = torch.tensor([[3.0, 0.0, 4.0], [0.0, 1.0, 0.0]])
-    >>> reduced = normalize_and_reduce_by_svd(features, 2)
+    >>> reduced = normalize_and_resize_by_svd(features, 2)
     >>> torch.allclose(reduced @ reduced.T, torch.eye(2), atol=1e-6)
     True
     """

@@ -36,7 +36,7 @@ def serialize_data_option(data: Any) -> Any:
     return f"<{name if isinstance(name, str) else type(data).__name__}>"
 
 
-def _check_sample_weight_source(name: str, value: Any) -> None:
+def _check_sample_weight(name: str, value: Any) -> None:
     """Raise `UsageError` if `sample_weight` has a wrong type or is a file of encoder weights."""
     check(matches_type(value, str | Path), f"{name}: must be a string or a path, got {value!r}.")
     check(
@@ -124,7 +124,7 @@ class DataPreparationSettings(BaseOptions):
         "the balanced plan of the batch gives each pair. plan:0.9 sets its strength (0 to 1), plan:0:0.9 a schedule. "
         "With the constraints balanced:marginals=weights and unbalanced:marginals=weights the weights are the "
         "marginals of the plan; default: the array `weights` of an .npz, else uniform.",
-        check=_check_sample_weight_source,
+        check=_check_sample_weight,
         deprecated_name="weights",
     )
     test_fraction: float | None = option(

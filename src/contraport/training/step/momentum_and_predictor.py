@@ -16,17 +16,16 @@ class Predictor(nn.Module):
     """Prediction head (BYOL) with a hidden layer of width 512.
 
     Args:
-        projection_sizes: projection size of each tower. Each tower has its own head; a shared tower has one for all
-            views.
+        tower_projection_sizes: projection size of each tower. Each has its own head; a shared tower has one for all views.
 
     Shape: projections ``(b, P)`` per view to predictions of the same shape.
 
     Source: Grill et al. (2020), Bootstrap your own latent (BYOL), section 3.1.
     """
 
-    def __init__(self, projection_sizes: Sequence[int]) -> None:
+    def __init__(self, tower_projection_sizes: Sequence[int]) -> None:
         super().__init__()
-        self.heads = nn.ModuleList(Projector(size, 512, size) for size in projection_sizes)
+        self.heads = nn.ModuleList(Projector(size, 512, size) for size in tower_projection_sizes)
 
     def forward(self, projections: Sequence[Tensor]) -> tuple[Tensor, ...]:
         if len(self.heads) == 1:
