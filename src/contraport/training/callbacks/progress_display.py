@@ -70,6 +70,7 @@ class ProgressLines(Callback):
         self._first_step = loop.step
 
     def after_batch(self, loop: Loop) -> None:
+        """Print a line if the last one is half a minute old."""
         row, seconds = self._metrics_writer.last_row, self._metrics_writer.session_seconds
         if not row or seconds - self._written_at < 30:
             return

@@ -16,7 +16,7 @@ class Predictor(nn.Module):
     """Prediction head (BYOL) with a hidden layer of width 512.
 
     Args:
-        tower_projection_sizes: projection size of each tower. Each has its own head; a shared tower has one for all views.
+        tower_projection_sizes: projection size of each tower. A shared tower has one head for all views.
 
     Shape: projections ``(b, P)`` per view to predictions of the same shape.
 
