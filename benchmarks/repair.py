@@ -133,7 +133,7 @@ class TargetRepair(RepairCallback):
         if self.last_state is None:
             return
         suspects, matrices = self.suspects, []
-        for nearest in self.extract_features_of_all_pairs().neighbors_in_pool_by_view:
+        for nearest in self.encode_all_pairs().neighbors_in_pool_by_view:
             matrices.append(torch.eye(len(self._dataset)))
             matrices[-1][suspects] = 0
             matrices[-1][suspects[:, None], nearest[suspects, :NUM_NEIGHBORS]] = 1
@@ -158,7 +158,7 @@ class PartnerRepair(RepairCallback):
         if self.last_state is None:
             return
         free = lowest_scoring_indices(self.last_state.mean_scores, self.last_state.noise_rate)
-        partners = propose_partners(self.extract_features_of_all_pairs(), free).partners_or_minus_one
+        partners = propose_partners(self.encode_all_pairs(), free).partners_or_minus_one
         suspects = self.suspects[partners[self.suspects] >= 0]
         self.proposals, decoys = PairIndices(suspects, partners[suspects]), self._dataset.decoy_pairs
         self.loaded.decoy_pairs = PairIndices(*map(torch.cat, zip(decoys, self.proposals, strict=True)))
@@ -171,7 +171,7 @@ class PlanScores(AuditCallback):
     """Scores features of the encoders by the balanced plan of all items, and raw vectors as usual."""
 
     def _score_pairs_decoys_fresh_decoys(self) -> tuple[Tensor, Tensor, Tensor]:
-        paired, decoys = self.extract_features_of_all_pairs(), self._dataset.decoy_pairs
+        paired, decoys = self.encode_all_pairs(), self._dataset.decoy_pairs
         partners = self._draw_fresh_wrong_partners_of_decoys("audit.fresh_mismatches")
         differ = partners != decoys.first
         fresh = PairIndices(decoys.first[differ], partners[differ])

@@ -106,7 +106,7 @@ def test_scores_use_raw_vectors(audit_options: dict[str, Any], monkeypatch: pyte
     aurocs = []
     monkeypatch.setattr(
         AuditCallback,
-        "extract_features_of_all_pairs",
+        "encode_all_pairs",
         lambda audit_callback: PairedFeatures(torch.randn(2, ITEMS, 4).unbind()),
     )
     for widest in (1_024, 1):

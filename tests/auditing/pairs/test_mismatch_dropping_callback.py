@@ -157,7 +157,7 @@ def test_fresh_mismatches_were_not_trained_on(
 
     features = torch.from_numpy(RANDOM.normal(size=(ITEMS, 8)))
     monkeypatch.setattr(module, "score_pairs", record_pairs)
-    monkeypatch.setattr(audit, "extract_features_of_all_pairs", lambda: PairedFeatures((features, features)))
+    monkeypatch.setattr(audit, "encode_all_pairs", lambda: PairedFeatures((features, features)))
     result = AuditCallback._score_pairs_decoys_fresh_decoys(audit)
     number = len(decoy_sources(audit))
     assert [len(part) for part in result] == [ITEMS, number, number]

@@ -164,7 +164,7 @@ class MismatchDroppingCallback(Callback, ABC, Generic[AuditStateT]):
         with stop_all_on_error():  # ends before the broadcast, for which the others would wait if the first one failed
             # Processes could differ in the last bits and then draw different pairs, so only the first one scores.
             if is_main_process():
-                state = self._compute_next_state(epoch)
+                state = self._score_and_select(epoch)
         self.last_state = broadcast_object(state)
         self._apply_selection()
         return True
@@ -178,7 +178,7 @@ class MismatchDroppingCallback(Callback, ABC, Generic[AuditStateT]):
         """Describe the share of mismatches and the data left to train on."""
 
     @abstractmethod
-    def _compute_next_state(self, epoch: int) -> AuditStateT:
+    def _score_and_select(self, epoch: int) -> AuditStateT:
         """Score the data after `epoch` epochs, and return the new audit state."""
 
     @property
@@ -223,7 +223,7 @@ class AuditCallback(MismatchDroppingCallback[PairAuditState]):
             wrong = "the views share too little to estimate how many pairs are wrong"
         return f"{wrong}; {len(state.training_positions)} of {len(state.mean_scores)} kept"
 
-    def extract_features_of_all_pairs(self) -> PairedFeatures:
+    def encode_all_pairs(self) -> PairedFeatures:
         """Return the features of all pairs, with neighbors among training pairs only."""
         pool = self._positions[self._positions < len(self._dataset)]
         return encode_pairs(
@@ -257,7 +257,7 @@ class AuditCallback(MismatchDroppingCallback[PairAuditState]):
             # The features of the last scoring, with its neighbors and maps; None after a restart.
             scored, self._last_features = self._last_features, None
             proposals = propose_partners(
-                self.extract_features_of_all_pairs() if scored is None else scored,
+                self.encode_all_pairs() if scored is None else scored,
                 lowest_scoring_indices(state.mean_scores, state.noise_rate),
                 second_view_content_ids=second_view_content_ids_if_repeated(self._dataset),
             )
@@ -266,7 +266,7 @@ class AuditCallback(MismatchDroppingCallback[PairAuditState]):
             arrays["partner_confidences"] = proposals.confidences.numpy()
         return arrays
 
-    def _compute_next_state(self, epoch: int) -> PairAuditState:
+    def _score_and_select(self, epoch: int) -> PairAuditState:
         last = self.last_state
         scores, decoy_scores, fresh_scores = self._score_pairs_decoys_fresh_decoys()
         if epoch < self._epochs:  # they are used once more, for better partners after the last epoch
@@ -297,7 +297,7 @@ class AuditCallback(MismatchDroppingCallback[PairAuditState]):
 
     def _score_pairs_decoys_fresh_decoys(self) -> tuple[Tensor, Tensor, Tensor]:
         """Score the pairs, the mismatches added to training, and mismatches never trained on."""
-        paired, decoys = self.extract_features_of_all_pairs(), self._dataset.decoy_pairs
+        paired, decoys = self.encode_all_pairs(), self._dataset.decoy_pairs
         self._last_features = paired
         if self.last_state is None and (projection := find_width_reduction_note(paired.features)):
             log.info("Audit: %s.", projection)
