@@ -22,12 +22,12 @@ from contraport.catalog.data_option_parsers import (
 )
 from contraport.data import Dataset, Views, from_arrays
 from contraport.data.mismatches_and_corruptions import (
-    class_balanced_item_weights,
+    apply_domain_shift,
+    class_balanced_sample_weights,
     corrupt_dataset_views,
     draw_mismatched_partners,
     make_imbalanced,
     replace_views_after_first,
-    shift_and_hold_out_domains,
 )
 from contraport.data.stores import SubsetStore
 
@@ -112,7 +112,7 @@ def test_the_sizes_of_classes_fall_by_a_constant_factor(sizes: list[int], ratio:
 
 def test_class_weights_are_balanced() -> None:
     labels = np.array(["b", "a", "b", "b", "b", "c"])
-    weights = class_balanced_item_weights(from_arrays(np.ones((6, 2)), labels))
+    weights = class_balanced_sample_weights(from_arrays(np.ones((6, 2)), labels))
     assert weights.tolist() == pytest.approx([0.5, 2, 0.5, 0.5, 0.5, 2])
 
 
@@ -123,7 +123,7 @@ def test_class_weights_are_balanced() -> None:
             lambda data: make_imbalanced(data, 10.0),
             ("imbalance.missing_labels", "arrays"),
         ),
-        (class_balanced_item_weights, ("sample_weight.missing_labels", "arrays")),
+        (class_balanced_sample_weights, ("sample_weight.missing_labels", "arrays")),
     ],
 )
 def test_rejects_perturbations_without_classes(
@@ -189,7 +189,7 @@ def test_lazy_items_are_transformed_on_fetch_and_pickled() -> None:
     lazy = dataset.with_store(StoreOnDisk(dataset.store, torch.arange(40)))
     for change in (
         lambda source: corrupt_dataset_views(source, CorruptionSpec("noise", 2)),
-        lambda source: shift_and_hold_out_domains(source, DomainShiftSpec("style")),
+        lambda source: apply_domain_shift(source, DomainShiftSpec("style")),
     ):
         assert torch.equal(all_items_of(change(lazy)), all_items_of(change(dataset)))
         positions = [31, 4, 17, 5]
@@ -200,7 +200,7 @@ def test_lazy_items_are_transformed_on_fetch_and_pickled() -> None:
 @pytest.mark.parametrize("name", DOMAINS_BY_SHIFT)
 def test_domain_shift_has_four_domains_of_images(name: str) -> None:
     dataset = pictures(200)
-    shifted = shift_and_hold_out_domains(dataset, DomainShiftSpec(name))
+    shifted = apply_domain_shift(dataset, DomainShiftSpec(name))
     assert shifted.domain_names == DOMAINS_BY_SHIFT[name]
     assert shifted.domains is not None
     assert shifted.domains.bincount().min() > 30
@@ -212,7 +212,7 @@ def test_domain_shift_has_four_domains_of_images(name: str) -> None:
 def test_domain_does_not_depend_on_position(name: str) -> None:
     dataset, positions = pictures(60), torch.tensor([41, 7, 30])
     all_items, subset = (
-        shift_and_hold_out_domains(source, DomainShiftSpec(name)) for source in (dataset, dataset.subset(positions))
+        apply_domain_shift(source, DomainShiftSpec(name)) for source in (dataset, dataset.subset(positions))
     )
     assert all_items.domains is not None
     assert torch.equal(subset.domains, all_items.domains[positions])
@@ -222,9 +222,7 @@ def test_domain_does_not_depend_on_position(name: str) -> None:
 def test_domains_are_rotations_and_named_filters() -> None:
     images = torch.zeros(200, 1, 8, 8, dtype=torch.uint8)
     images[:, :, :4] = 40  # the upper half is dark grey, the lower black
-    turned, styled = (
-        shift_and_hold_out_domains(from_arrays(images), DomainShiftSpec(name)) for name in ("rotate", "style")
-    )
+    turned, styled = (apply_domain_shift(from_arrays(images), DomainShiftSpec(name)) for name in ("rotate", "style"))
     assert turned.domains is not None
     assert styled.domains is not None
     for quarter, name in enumerate(("upright", "quarter", "half", "three-quarters")):
@@ -243,9 +241,7 @@ def test_domains_are_rotations_and_named_filters() -> None:
 def test_excluded_domain_is_only_in_the_test_split() -> None:
     train = pictures(100)
     test = train.subset(torch.arange(100), "test")
-    remaining, excluded = (
-        shift_and_hold_out_domains(source, DomainShiftSpec("style", "inverted")) for source in (train, test)
-    )
+    remaining, excluded = (apply_domain_shift(source, DomainShiftSpec("style", "inverted")) for source in (train, test))
     assert remaining.domains is not None
     assert excluded.domains is not None
     assert set(remaining.domains.tolist()) == {0, 1, 2}
@@ -257,7 +253,7 @@ def test_excluded_domain_is_only_in_the_test_split() -> None:
 def test_data_with_domains_keep_them() -> None:
     dataset = from_arrays(np.zeros((4, 8, 8), np.uint8), domains=[0, 0, 1, 1])
     with raises_usage_error("domains.conflict", "arrays"):
-        shift_and_hold_out_domains(dataset, DomainShiftSpec("rotate"))
+        apply_domain_shift(dataset, DomainShiftSpec("rotate"))
 
 
 @pytest.mark.parametrize(

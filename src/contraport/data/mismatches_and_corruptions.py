@@ -98,12 +98,12 @@ def draw_mismatched_partners(dataset: Dataset, mismatch: MismatchSpec, *, seed: 
         number = round(mismatch.share * len(members))
         if number > 1:  # a single item has no other to exchange with
             chosen = members[torch.from_numpy(random.permutation(len(members))[:number])]
-            partners[chosen] = draw_wrong_partners(chosen, dataset.view_content_ids_if_repeated, random)
+            partners[chosen] = assign_wrong_partners(chosen, dataset.view_content_ids_if_repeated, random)
     return partners
 
 
-def draw_wrong_partners(
-    items: Tensor, view_content_ids: Tensor | None, random: np.random.Generator, *, shift: int = 1
+def assign_wrong_partners(
+    shuffled_items: Tensor, view_content_ids: Tensor | None, random: np.random.Generator, *, shift: int = 1
 ) -> Tensor:
     """Give each item another item's partner at random, int64 ``(m,)``.
 
@@ -111,21 +111,21 @@ def draw_wrong_partners(
     content of the new pair, which would be correct then. An item keeps its own partner if no such item was found.
 
     Args:
-        items: the items in random order, int64 ``(m,)``.
+        shuffled_items: the items in random order, int64 ``(m,)``.
         view_content_ids: `assign_view_content_ids` of all items, ``(n, views)``; None if no content repeats.
         random: generator for the exchanges among items that share content.
         shift: offset of the other item in the given order, if no content repeats.
 
     >>> random = np.random.default_rng(0)
-    >>> draw_wrong_partners(torch.tensor([4, 2, 7]), None, random).tolist()
+    >>> assign_wrong_partners(torch.tensor([4, 2, 7]), None, random).tolist()
     [7, 4, 2]
-    >>> partners = draw_wrong_partners(torch.tensor([0, 1, 2, 3]), torch.tensor([[0], [0], [1], [1]]), random)
+    >>> partners = assign_wrong_partners(torch.tensor([0, 1, 2, 3]), torch.tensor([[0], [0], [1], [1]]), random)
     >>> sorted(partners[:2].tolist()), sorted(partners[2:].tolist())
     ([2, 3], [0, 1])
     """
     if view_content_ids is None:
-        return items.roll(shift)
-    first, second = items.numpy(), items.roll(shift).numpy().copy()
+        return shuffled_items.roll(shift)
+    first, second = shuffled_items.numpy(), shuffled_items.roll(shift).numpy().copy()
     still_correct = swap_correct_pairs(first, second, view_content_ids.numpy(), random)
     return torch.from_numpy(np.where(still_correct, first, second))
 
@@ -214,14 +214,14 @@ def make_imbalanced(dataset: Dataset, ratio: float) -> Dataset:
     return dataset.subset(by_class[rank < allowed[labels[by_class]]].sort().values)
 
 
-def class_balanced_item_weights(dataset: Dataset) -> Tensor:
+def class_balanced_sample_weights(dataset: Dataset) -> Tensor:
     """Return sample weights of mean 1 that weight all classes equally, ``(n,)``.
 
     Raises:
         UsageError: there are no classes.
 
     >>> from contraport.data import from_arrays
-    >>> class_balanced_item_weights(from_arrays(np.ones((4, 2)), labels=["rare", "usual", "usual", "usual"])).tolist()
+    >>> class_balanced_sample_weights(from_arrays(np.ones((4, 2)), labels=["rare", "usual", "usual", "usual"])).tolist()
     [2.0, 0.6666666865348816, 0.6666666865348816, 0.6666666865348816]
     """
     if dataset.labels is None:
@@ -372,10 +372,10 @@ def _compress_jpeg(images: Tensor, quality: float) -> Tensor:
     return decompressed.to(images.device).float() / 255
 
 
-def shift_and_hold_out_domains(dataset: Dataset, shift: DomainShiftSpec) -> Dataset:
-    """Assign images to four random domains, and rotate or restyle them accordingly.
+def apply_domain_shift(dataset: Dataset, shift: DomainShiftSpec) -> Dataset:
+    """Assign images to four random domains, rotate or restyle them by domain, and hold out one domain on request.
 
-    With a domain left out, the training items are those of the other domains and the test items those of this one.
+    With a domain held out, the training items are those of the other domains and the test items those of this one.
 
     Raises:
         UsageError: the data have domains, are no images, or are not square and are to be rotated.
@@ -389,7 +389,7 @@ def shift_and_hold_out_domains(dataset: Dataset, shift: DomainShiftSpec) -> Data
     names = DOMAINS_BY_SHIFT[shift.kind]
     uniform = numpy_generator("data.domains").random(int(dataset.source_rows.max()) + 1)[dataset.source_rows.numpy()]
     domains = torch.from_numpy((uniform * len(names)).astype(np.int64))
-    restyle = partial(_shift_domains, domains=domains, rotates=rotates)
+    restyle = partial(_rotate_or_restyle_by_domain, domains=domains, rotates=rotates)
     whole = _perturb_now_or_at_fetch(dataset, restyle).replace_fields(domains=domains, domain_names=names)
     if shift.held_out is None:
         return whole
@@ -398,7 +398,7 @@ def shift_and_hold_out_domains(dataset: Dataset, shift: DomainShiftSpec) -> Data
     return whole.subset(chosen.nonzero()[:, 0])
 
 
-def _shift_domains(
+def _rotate_or_restyle_by_domain(
     views: tuple[Tensor, ...], positions: Tensor, *, domains: Tensor, rotates: bool
 ) -> tuple[Tensor, ...]:
     """Rotate or restyle images, each according to its domain."""

@@ -49,7 +49,7 @@ from contraport.auditing.pairs.partner_proposals import (
 )
 from contraport.auditing.pairs.synthetic_mismatches import DatasetWithDecoysPastEnd
 from contraport.data import BatchOrder
-from contraport.data.mismatches_and_corruptions import draw_wrong_partners
+from contraport.data.mismatches_and_corruptions import assign_wrong_partners
 from contraport.distributed import broadcast_object, is_main_process, stop_all_on_error
 from contraport.embedding import LoaderConfig
 from contraport.runs import WritableRun
@@ -202,7 +202,7 @@ class MismatchDroppingCallback(Callback, ABC, Generic[AuditStateT]):
         """
         decoys = self._dataset.decoy_pairs
         random = numpy_generator(purpose, len(decoys.first))
-        return draw_wrong_partners(decoys.first, self._dataset.view_content_ids_if_repeated, random, shift=2)
+        return assign_wrong_partners(decoys.first, self._dataset.view_content_ids_if_repeated, random, shift=2)
 
 
 class AuditCallback(MismatchDroppingCallback[PairAuditState]):

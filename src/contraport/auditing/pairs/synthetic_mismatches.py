@@ -18,7 +18,7 @@ from contraport.auditing.pairs.paired_features import MIN_PAIRS, PairIndices
 from contraport.data import Batch, Dataset
 from contraport.data.duplicate_groups import group_by_shared_content
 from contraport.data.formats.tables import check_several_views
-from contraport.data.mismatches_and_corruptions import draw_wrong_partners, swap_correct_pairs
+from contraport.data.mismatches_and_corruptions import assign_wrong_partners, swap_correct_pairs
 from contraport.data.splits import max_held_out_group_size
 from contraport.errors import check
 from contraport.seeding import numpy_generator
@@ -93,7 +93,7 @@ def add_decoys(
     number = int(min(min(max(DECOY_SHARE * items, MIN_DECOYS), MAX_DECOYS) * views / 2, MAX_DECOY_SHARE * items))
     random = numpy_generator("audit.decoys", seed)
     drawn = torch.from_numpy(random.permutation(items)[:number])
-    partners = draw_wrong_partners(drawn, dataset.view_content_ids_if_repeated, random)
+    partners = assign_wrong_partners(drawn, dataset.view_content_ids_if_repeated, random)
     differ = partners != drawn
     decoyed = DatasetWithDecoysPastEnd(**dataset.get_field_values())
     decoyed.decoy_pairs = PairIndices(drawn[differ], partners[differ])

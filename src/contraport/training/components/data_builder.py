@@ -22,11 +22,11 @@ from contraport.data.array_datasets import as_weight_per_item
 from contraport.data.data_loader import ClosableDataLoader, StreamLoader
 from contraport.data.formats.array_files import read_npy
 from contraport.data.mismatches_and_corruptions import (
-    class_balanced_item_weights,
+    apply_domain_shift,
+    class_balanced_sample_weights,
     corrupt_dataset_views,
     draw_mismatched_partners,
     make_imbalanced,
-    shift_and_hold_out_domains,
 )
 from contraport.data.sources.torch_datasets_and_streams import is_stream
 from contraport.data.splits import draw_stratified_split
@@ -128,11 +128,11 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
         check(len({*views}) == len(views), message, "duplicate")
         dataset = dataset.select_views(views, "given_views")
     if settings.domains is not None:
-        dataset = shift_and_hold_out_domains(dataset, parse_domain_shift(settings.domains))
+        dataset = apply_domain_shift(dataset, parse_domain_shift(settings.domains))
     if settings.corrupt is not None:
         dataset = corrupt_dataset_views(dataset, *parse_corruptions(settings.corrupt))
     if settings.sample_weight_source == "classes" and dataset.split == "train":
-        dataset = dataset.replace_fields(weights=class_balanced_item_weights(dataset))
+        dataset = dataset.replace_fields(weights=class_balanced_sample_weights(dataset))
     return dataset
 
 
