@@ -56,7 +56,7 @@ DATASETS: dict[str, DatasetEntry] = {
         "stl10-unlabeled",
         "100,000 photographs, 96 x 96, to train on; the test split is stl10's",
         _TORCHVISION_LOCATION_TEXT,
-        "contraport.data.sources.benchmark_data:load_stl10_with_unlabeled_training",
+        "contraport.data.sources.benchmark_data:load_stl10_unlabeled",
     ),
     "docstrings": DatasetEntry(
         "docstrings",

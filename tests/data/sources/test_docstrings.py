@@ -32,9 +32,9 @@ def shared(): """Said of all alike."""
 @pytest.fixture
 def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path)})
-    source.list_unique_stdlib_functions.cache_clear()
+    source.list_stdlib_names_and_docstrings.cache_clear()
     yield tmp_path
-    source.list_unique_stdlib_functions.cache_clear()
+    source.list_stdlib_names_and_docstrings.cache_clear()
 
 
 def texts_of_view(dataset: Dataset, view: int) -> list[str]:

@@ -105,7 +105,7 @@ def load_stl10(split: str, root: Path | None) -> Dataset:
     return _build_image_dataset("stl10", split, data.data, data.labels, tuple(data.classes))
 
 
-def load_stl10_with_unlabeled_training(split: str, root: Path | None) -> Dataset:
+def load_stl10_unlabeled(split: str, root: Path | None) -> Dataset:
     """Load STL-10 with 100,000 unlabeled training photographs and the labeled test split.
 
     They stay in their file, which is memory-mapped.
@@ -260,8 +260,8 @@ def read_ts_series_and_classes(path: Path) -> tuple[list[np.ndarray], list[str]]
     return series, labels
 
 
-class StdlibFunctionTexts(NamedTuple):
-    """Function of Python's standard library, with its name and docstring.
+class StdlibNameAndDocstring(NamedTuple):
+    """Name and docstring of a function in Python's standard library.
 
     Attributes:
         module: top-level module or package that defines the function.
@@ -278,9 +278,9 @@ def load_stdlib_names_and_docstrings(split: str, root: Path | None) -> Dataset:
     """Load names and docstrings of standard library functions, as two views.
 
     A fifth of the functions is the test split. Labels are the modules with at least 20 functions. Sentences that
-    several functions share are left out. The data depend on the version of Python.
+    several functions share are left out. The data depend on the version of Python. `root` is ignored.
     """
-    functions = list_unique_stdlib_functions()
+    functions = list_stdlib_names_and_docstrings()
     modules = [function.module for function in functions]
     texts = {
         "name": [function.name_phrase for function in functions],
@@ -291,10 +291,10 @@ def load_stdlib_names_and_docstrings(split: str, root: Path | None) -> Dataset:
 
 
 @lru_cache(maxsize=1)
-def list_unique_stdlib_functions() -> tuple[StdlibFunctionTexts, ...]:
-    """List standard library functions with unique names and docstring sentences."""
+def list_stdlib_names_and_docstrings() -> tuple[StdlibNameAndDocstring, ...]:
+    """List unique names and docstring sentences of standard library functions."""
     library = Path(sysconfig.get_paths()["stdlib"])
-    by_name = {function.name_phrase: function for function in _iterate_documented_functions(library)}
+    by_name = {function.name_phrase: function for function in _iterate_names_and_docstrings(library)}
     uses = Counter(function.docstring_sentence for function in by_name.values())
     unique = [function for function in by_name.values() if uses[function.docstring_sentence] == 1]
     sizes = Counter(function.module for function in unique)
@@ -303,8 +303,8 @@ def list_unique_stdlib_functions() -> tuple[StdlibFunctionTexts, ...]:
     return chosen
 
 
-def _iterate_documented_functions(library: Path) -> Iterator[StdlibFunctionTexts]:
-    """Yield functions whose docstring begins with a sentence of three words or more."""
+def _iterate_names_and_docstrings(library: Path) -> Iterator[StdlibNameAndDocstring]:
+    """Yield the name and docstring of functions whose docstring begins with a sentence of three words or more."""
     # Outside the library proper, or missing from some versions of Python.
     excluded = ("test", "tests", "idlelib", "lib2to3", "distutils", "turtledemo", "site-packages", "dist-packages")
     for file in sorted(library.rglob("*.py")):
@@ -322,7 +322,7 @@ def _iterate_documented_functions(library: Path) -> Iterator[StdlibFunctionTexts
                 names = " ".join((place.stem, node.name, *arguments))
                 # HTTPServer.do_GET path2 is "http server do get path 2".
                 phrase = " ".join(re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", names)).lower()
-                yield StdlibFunctionTexts(place.parts[0].removesuffix(".py"), phrase, sentence)
+                yield StdlibNameAndDocstring(place.parts[0].removesuffix(".py"), phrase, sentence)
 
 
 def _iterate_functions_and_methods(node: ast.Module | ast.ClassDef) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
