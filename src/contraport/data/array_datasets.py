@@ -122,7 +122,7 @@ def _build_view_store(argument: str, view: Any, *, absent: np.ndarray | None, co
         _check_view_shape_and_dtype(argument, view)
         store = MappedRowStore(view, partial(_items_to_channels_first_tensor, copy=False), absent)
         if view.dtype.kind == "f":
-            _check_finite(argument, ((rows, floats.numpy()) for rows, floats in store.iterate_raw_and_converted_rows()))
+            _check_finite(argument, ((raw, floats.numpy()) for raw, floats in store.iterate_raw_and_converted_blocks()))
         return store
     if absent is not None:
         view, copy = view.copy(), False

@@ -98,7 +98,7 @@ def _replace_innermost_stores(store: Store, replacement_by_id: dict[int, ArraySt
 def _decode_into_cache(
     arrays: Sequence[np.ndarray], dataset: Dataset, encoded: Sequence[Store], folder: Path, num_workers: int | None
 ) -> None:
-    """Decode all images into memory-mapped arrays, one array per encoded view."""
+    """Decode all images into memory-mapped arrays, one array per image view."""
     size = sum(array.nbytes for array in arrays)
     log.info("decoding %s images once, into %s: %.1f MB", f"{len(dataset):,}", folder, size / 1e6)
     images = Dataset(CombinedViewsStore(tuple(encoded)), name=dataset.name, split=dataset.split)

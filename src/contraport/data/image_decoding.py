@@ -155,11 +155,11 @@ def _open_image(source: Path | bytes) -> Image.Image:
 
 def to_square_tensor(image: Image.Image, size: int) -> Tensor:
     """Convert an image to a uint8 RGB tensor ``(3, size, size)``, center-cropped."""
-    square = ImageOps.fit(to_rgb(image), (size, size), Image.Resampling.BILINEAR)
+    square = ImageOps.fit(to_upright_rgb(image), (size, size), Image.Resampling.BILINEAR)
     return torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()
 
 
-def to_rgb(image: Image.Image) -> Image.Image:
+def to_upright_rgb(image: Image.Image) -> Image.Image:
     """Convert an image to upright 8-bit RGB, with transparent parts on white.
 
     Pillow's own conversion clips 16-bit pixels at 255, and shows whatever color is stored where an image is

@@ -75,7 +75,7 @@ class ItemMetadata:
             )
             raise UsageError(f"data: {message}; rename them (convmv renames whole folders).", kind="not_unicode")
 
-    def build_dataset(
+    def build_split_dataset(
         self,
         split: str,
         views: Sequence[ItemFilesBytesOrStore],

@@ -36,7 +36,7 @@ def fingerprint_dataset(dataset: Dataset) -> str:
 
 
 class RecoveredSplits(NamedTuple):
-    """Splits of a run, found in data by their digests."""
+    """Splits of a run, recovered from its data by the saved digests of their items."""
 
     train: Dataset
     test: Dataset
@@ -110,7 +110,7 @@ class SplitDigests:
     def matches_splits(self, train: Dataset, test: Dataset) -> bool:
         """Return whether two datasets are exactly the splits of the run."""
         return all(
-            bool(_any_view_match_mask(part, digests).all()) and _contain_all_digests([part], digests)
+            bool(_any_view_match_mask(part, digests).all()) and _are_all_digests_in(digests, [part])
             for part, digests in ((train, self.train_digests), (test, self.test_digests))
         )
 
@@ -123,9 +123,7 @@ class SplitDigests:
         Returns:
             None if an item of the run is missing.
         """
-        if not (
-            _contain_all_digests(datasets, self.train_digests) and _contain_all_digests(datasets, self.test_digests)
-        ):
+        if not (_are_all_digests_in(self.train_digests, datasets) and _are_all_digests_in(self.test_digests, datasets)):
             return None
         chosen = {}
         for split, digests in (("train", self.train_digests), ("test", self.test_digests)):
@@ -151,8 +149,8 @@ def _any_view_match_mask(dataset: Dataset, digests: NDArray[np.int64]) -> Tensor
     return shared.any(dim=1)
 
 
-def _contain_all_digests(datasets: Sequence[Dataset], digests: NDArray[np.int64]) -> bool:
-    """Return whether every view digest occurs in at least one of the datasets."""
+def _are_all_digests_in(digests: NDArray[np.int64], datasets: Sequence[Dataset]) -> bool:
+    """Return whether each of the given view digests occurs in at least one of the datasets."""
     existing = [
         one.view_content_digests[_present_view_mask(one)].numpy()
         for one in datasets

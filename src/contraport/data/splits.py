@@ -92,7 +92,7 @@ def max_held_out_group_size(length: int, test_fraction: float = DEFAULT_TEST_FRA
 def get_test_and_unused_masks(
     split_names: np.ndarray, source_name: str
 ) -> tuple[NDArray[np.bool_] | None, NDArray[np.bool_]]:
-    """Return masks of test items, and of validation items that no split uses.
+    """Return two masks over all items: the test split, and validation items that are left unused.
 
     The former is None if only "train" occurs. If a source has both a test and a validation split, the validation split
     is unused.

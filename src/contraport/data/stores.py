@@ -111,9 +111,9 @@ class MappedRowStore(Store):
 
     @cached_property
     def view_content_digests(self) -> Tensor:
-        return torch.cat([digest_rows(view) for _, view in self.iterate_raw_and_converted_rows()])[:, None]
+        return torch.cat([digest_rows(view) for _, view in self.iterate_raw_and_converted_blocks()])[:, None]
 
-    def iterate_raw_and_converted_rows(self) -> Iterator[tuple[np.ndarray, Tensor]]:
+    def iterate_raw_and_converted_blocks(self) -> Iterator[tuple[np.ndarray, Tensor]]:
         """Yield each block of rows as the stored array and as a tensor."""
         for block in torch.arange(len(self)).split(max(1, MAPPED_BLOCK_BYTES * len(self) // self.array.nbytes)):
             rows = self._take_rows(block)

@@ -288,7 +288,7 @@ def dataset_from_rows(
         source_rows=source_rows,
         keys=row_keys[source_rows].tolist() if files is None and row_keys is not None else files,
     )
-    return items.build_dataset(split, views, image_size=image_size, view_names=view_names)
+    return items.build_split_dataset(split, views, image_size=image_size, view_names=view_names)
 
 
 def infer_roles_from_rows(rows: TableRows, declared_roles: Mapping[str, Any] | None, table_name: str) -> ColumnRoles:

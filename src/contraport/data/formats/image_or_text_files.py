@@ -72,15 +72,15 @@ def load_image_or_text_folder(
     if not has_images:
         contents = [read_text_file(file).strip() for file in files]
         check_nonblank_texts(f"data: {folder}", contents)
-        return items.build_dataset(split, [PackedTextStore.from_texts(contents, "data")], view_names=("text",))
+        return items.build_split_dataset(split, [PackedTextStore.from_texts(contents, "data")], view_names=("text",))
     images, captions = ImageFilePaths(tuple(files)), _read_captions_unless_few(files, texts, folder)
     if captions is None:
-        return items.build_dataset(split, [images], image_size=image_size)
+        return items.build_split_dataset(split, [images], image_size=image_size)
     nonempty = np.array([bool(caption) for caption in captions])
     present = None if nonempty.all() else np.stack([np.ones_like(nonempty), nonempty], axis=1)
     views: list[ItemFilesBytesOrStore] = [images, PackedTextStore.from_texts(captions, "data")]
     items = replace(items, present=present)
-    return items.build_dataset(split, views, image_size=image_size, view_names=("image", "text"))
+    return items.build_split_dataset(split, views, image_size=image_size, view_names=("image", "text"))
 
 
 @data_format("texts", suffixes=[".txt"])
@@ -90,7 +90,7 @@ def load_lines(path: str, split: str, test_fraction: float | None = None) -> Dat
     rows = [row for row, line in enumerate(lines) if line]
     check(len(rows) > 0, f"data: {path} has no line.", "empty")
     items = ItemMetadata(path, len(rows), source_rows=np.array(rows), test_fraction=test_fraction)
-    return items.build_dataset(
+    return items.build_split_dataset(
         split, [PackedTextStore.from_texts([lines[row] for row in rows], f"data: {path}")], view_names=("text",)
     )
 

@@ -101,7 +101,7 @@ def load_shards(data: str, split: str, image_size: int | None = None, test_fract
         keys=[f"{archives[sample.archive_index]}:{sample.key}" for sample in complete],
     )
     views = [_build_view(archives, complete, field) for field in fields]
-    return items.build_dataset(split, views, image_size=image_size, view_names=derive_field_view_names(fields))
+    return items.build_split_dataset(split, views, image_size=image_size, view_names=derive_field_view_names(fields))
 
 
 def derive_field_view_names(fields: Sequence[str]) -> tuple[str, ...]:

@@ -242,7 +242,7 @@ def _build_dataset_from_list(
         side = image_size or compute_clipped_median_size([min(image.size) for image in data])
         view = ArrayStore((torch.stack([to_square_tensor(image, side) for image in data]),))
     if view is not None:
-        return items.build_dataset(split, [view], image_size=image_size)
+        return items.build_split_dataset(split, [view], image_size=image_size)
     odd = next((item for item in data if not isinstance(item, np.ndarray | Tensor)), None)
     got = type(odd).__name__
     message = f"data: must be a list of texts, of paths, of PIL images or of arrays, got an item of type {got}."

@@ -22,7 +22,7 @@ from contraport.data.array_datasets import as_view_tensor, factorize_to_tensor
 from contraport.data.dataset import Dataset
 from contraport.data.formats.column_roles import LABEL_COLUMN_NAMES, is_text_column_name
 from contraport.data.formats.shards import derive_field_view_names
-from contraport.data.image_decoding import IMAGE_SUFFIXES, to_rgb, to_square_tensor
+from contraport.data.image_decoding import IMAGE_SUFFIXES, to_square_tensor, to_upright_rgb
 from contraport.data.stores import ArrayStore, Shape, Store
 from contraport.data.streams import ParsedItem, Stream, check_item_view_shapes, iterate_source
 from contraport.errors import UsageError, check, one_line_reason
@@ -124,7 +124,7 @@ def from_torch(
 def _encode_labels_and_class_names(
     dataset: TorchDataset[Any], labels: ArrayLike | Tensor | None
 ) -> tuple[Tensor | None, tuple[str, ...] | None]:
-    """Encode labels as integers, and return them with the class names."""
+    """Encode labels as integers, and return them with the class names; None for both without labels."""
     codes, names = factorize_to_tensor("labels", labels)
     if codes is None or names is None or names == ("-1",):
         return None, None
@@ -218,7 +218,7 @@ def from_stream(
         check_item_view_shapes(f"data: {name}: item {position}", item.views_as_batches_of_one, shapes)
     integers = [item.label for item in items if isinstance(item.label, int)]
     labelled = len(integers) == len(items) and min(integers) >= 0
-    parts = raw[0].items() if isinstance(raw[0], Mapping) else enumerate(_flatten_nested(raw[0]))
+    parts = raw[0].items() if isinstance(raw[0], Mapping) else enumerate(_flatten_tuples_and_lists(raw[0]))
     has_images = any(_is_pil_or_encoded_image(str(name), value) for name, value in parts)
     head = Dataset(
         ArrayStore(
@@ -264,7 +264,7 @@ def parse_torch_item(item: Any, error_prefix: str, image_size: int | None = None
         views = list(by_name.values())
         key = str(item["__key__"]) if "__key__" in item else None
     else:
-        parts = _flatten_nested(item)[: -1 if label is not None else None]
+        parts = _flatten_tuples_and_lists(item)[: -1 if label is not None else None]
         check(len(parts) > 0, f"{error_prefix}: must have a view, got {item!r}.", "no_view")
         views = [
             _as_batch_of_one(part, f"{error_prefix}, view {number}", image_size) for number, part in enumerate(parts)
@@ -283,7 +283,7 @@ def find_item_label(item: Any) -> int | str | None:
     if isinstance(item, Mapping):
         value = next((item[name] for name in item if str(name).lower() in (*LABEL_COLUMN_NAMES, "cls")), None)
     else:
-        value = next(iter(_flatten_nested(item)[-1:]), None) if isinstance(item, tuple | list) else None
+        value = next(iter(_flatten_tuples_and_lists(item)[-1:]), None) if isinstance(item, tuple | list) else None
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if isinstance(value, Tensor | np.ndarray | np.generic) and value.ndim == 0:
@@ -291,9 +291,11 @@ def find_item_label(item: Any) -> int | str | None:
     return value if isinstance(value, int | str) else None
 
 
-def _flatten_nested(item: Any) -> list[Any]:
+def _flatten_tuples_and_lists(item: Any) -> list[Any]:
     """Flatten nested tuples and lists into one list."""
-    return [part for nested in item for part in _flatten_nested(nested)] if isinstance(item, tuple | list) else [item]
+    if isinstance(item, tuple | list):
+        return [part for nested in item for part in _flatten_tuples_and_lists(nested)]
+    return [item]
 
 
 def _parse_field_as_batch_of_one(name: str, value: Any, error_prefix: str, image_size: int | None) -> Tensor | None:
@@ -309,7 +311,7 @@ def _parse_field_as_batch_of_one(name: str, value: Any, error_prefix: str, image
     if _is_pil_or_encoded_image(name, value) and not isinstance(value, Image.Image):
         try:
             with Image.open(io.BytesIO(value["bytes"] if isinstance(value, Mapping) else value)) as image:
-                value = to_rgb(image)
+                value = to_upright_rgb(image)
         except Exception as error:  # decoders raise anything on hostile bytes
             message = f"{error_prefix}: an image cannot be decoded: {one_line_reason(error)}"
             raise UsageError(message, kind="unreadable") from error
@@ -333,7 +335,7 @@ def _as_batch_of_one(value: Any, error_prefix: str, image_size: int | None) -> T
     if isinstance(value, Image.Image):
         if image_size is not None:
             return to_square_tensor(value, image_size)[None]
-        image = ImageOps.exif_transpose(value) if value.mode in ("L", "RGB") else to_rgb(value)
+        image = ImageOps.exif_transpose(value) if value.mode in ("L", "RGB") else to_upright_rgb(value)
         return as_view_tensor(error_prefix, np.asarray(image)[None])
     message = (
         f"{error_prefix}: must be a tensor, an array or a PIL image, got {type(value).__name__}; a label (integer or "
