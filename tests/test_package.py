@@ -165,7 +165,7 @@ def test_deprecated_names_of_a_geometry_still_work_with_a_warning():
     with pytest.warns(FutureWarning, match="has_finite_log_sums"):
         assert geometry.has_positive_sums is True
     for part in (geometry, geometry.log_kernel):
-        with pytest.warns(FutureWarning, match="to_flattenable"):
+        with pytest.warns(FutureWarning, match="to_custom_op_input"):
             assert part.reduce_to_pass_inputs().shape == (2, 2)
     with pytest.warns(FutureWarning, match="cost_unit"):
         assert geometry.log_kernel.cost_scale == 0.5

@@ -143,7 +143,7 @@ def apply_operation(operation: Operation) -> list[Tensor]:
     """Run an operation and return its outputs, the differentiable ones first."""
     tensors: list[Tensor] = []
     # Without the temperature, which is in the embeddings already: fewer inputs, and none without a gradient.
-    operation = replace(operation, geometry=operation.geometry.to_flattenable())
+    operation = replace(operation, geometry=operation.geometry.to_custom_op_input())
     structure = flatten(operation, tensors)
     if torch.compiler.is_compiling():
         outputs: list[Tensor] = _outputs_and_saved_tensors_op(_get_structure_index(structure), tensors)
@@ -207,7 +207,7 @@ class HostLoop(ABC):
     """Base class of iterative solvers whose number of steps depends on the data.
 
     They have no gradient; the host reads a value from the device to decide. Subclasses are dataclasses whose fields
-    `flatten` can take apart; their geometries are results of `Geometry.to_flattenable`.
+    `flatten` can take apart; their geometries are results of `Geometry.to_custom_op_input`.
     """
 
     @abstractmethod

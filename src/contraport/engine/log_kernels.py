@@ -67,7 +67,7 @@ class LinearOperator(Protocol):
 
 
 @keep_deprecated_attributes(
-    reduce_to_pass_inputs="to_flattenable",
+    reduce_to_pass_inputs="to_custom_op_input",
     tile="tile_with_link_input",
     cost_scale="cost_unit",
     accumulate_gradient="add_tile_gradients",
@@ -184,7 +184,7 @@ class LogKernel(ABC):
         """True if rows and columns are known to be the same embeddings."""
         return False
 
-    def to_flattenable(self) -> LogKernel:
+    def to_custom_op_input(self) -> LogKernel:
         """Return a kernel whose tensors can be passed to a custom torch operator.
 
         Tensors that no pass uses are left out. The scaled embeddings contain the temperature, so no pass reads it.
@@ -259,7 +259,7 @@ class InnerProductLogKernel(LogKernel):
         y, column_bias = column_inputs
         return replace(self, y=y, column_bias=column_bias)
 
-    def to_flattenable(self) -> InnerProductLogKernel:
+    def to_custom_op_input(self) -> InnerProductLogKernel:
         return InnerProductLogKernel(self.x, self.y, self.row_bias, self.column_bias, 1.0, 1.0, self.link)
 
     @property
@@ -459,7 +459,7 @@ class CallableLogKernel(LogKernel):
     def with_column_inputs(self, column_inputs: Sequence[Tensor]) -> Self:
         return replace(self, y=column_inputs[0])
 
-    def to_flattenable(self) -> CallableLogKernel:
+    def to_custom_op_input(self) -> CallableLogKernel:
         if not isinstance(self.cost, nn.Module):
             return self
         parameters = dict(self.cost.named_parameters())
@@ -578,7 +578,7 @@ class MatrixLogKernel(LogKernel):
     def inputs(self) -> tuple[Tensor, ...]:
         return (self.matrix,)
 
-    def to_flattenable(self) -> MatrixLogKernel:
+    def to_custom_op_input(self) -> MatrixLogKernel:
         return MatrixLogKernel(self.matrix, self.link)
 
     @property

@@ -165,7 +165,7 @@ class SimilarityExclusion(PairExclusion):
         return exceeds & (row_labels[rows] != column_labels[columns])
 
 
-@keep_deprecated_attributes(has_positive_sums="has_finite_log_sums", reduce_to_pass_inputs="to_flattenable")
+@keep_deprecated_attributes(has_positive_sums="has_finite_log_sums", reduce_to_pass_inputs="to_custom_op_input")
 @dataclass(frozen=True, eq=False)
 class Geometry:
     """Log-kernel between rows and columns, with masks of excluded pairs.
@@ -194,9 +194,9 @@ class Geometry:
     def T(self) -> Geometry:
         return Geometry(self.log_kernel.T, tuple(mask.T for mask in self.masks), self.has_no_empty_row_or_column)
 
-    def to_flattenable(self) -> Geometry:
+    def to_custom_op_input(self) -> Geometry:
         """Return the same geometry, with tensors that can be passed to a custom torch operator."""
-        return Geometry(self.log_kernel.to_flattenable(), self.masks, self.has_no_empty_row_or_column)
+        return Geometry(self.log_kernel.to_custom_op_input(), self.masks, self.has_no_empty_row_or_column)
 
     def take_rows(self, rows: slice) -> Geometry:
         return Geometry(self.log_kernel.take_rows(rows), tuple(mask.take_rows(rows) for mask in self.masks))
@@ -227,5 +227,5 @@ class Geometry:
 
     @property
     def is_symmetric(self) -> bool:
-        """True if (i, j) and (j, i) have equal kernel values and masks."""
+        """True if (i, j) and (j, i) are known to have equal kernel values and masks."""
         return self.log_kernel.is_symmetric and all(mask.is_symmetric for mask in self.masks)

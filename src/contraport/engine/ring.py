@@ -169,8 +169,8 @@ class RingLogKernel(LogKernel):
     def is_symmetric(self) -> bool:
         return self.own.is_symmetric
 
-    def to_flattenable(self) -> RingLogKernel:
-        return replace(self, own=self.own.to_flattenable())
+    def to_custom_op_input(self) -> RingLogKernel:
+        return replace(self, own=self.own.to_custom_op_input())
 
     def with_link(self, link: Link | None, *, factor: float | Tensor = 1.0, row_shift: Tensor | None = None) -> Self:
         if row_shift is not None:
@@ -201,7 +201,7 @@ class RingLogKernel(LogKernel):
 
     def row_sums_of_weighted_log_kernel(self, weight: LinearOperator) -> Tensor:
         tensors: list[Tensor] = []
-        structure = flatten(self.to_flattenable(), tensors)
+        structure = flatten(self.to_custom_op_input(), tensors)
         own: Tensor = _RowSumsOfWeightedLogKernel.apply(structure, weight, *tensors)
         return self.row_shards.restore_row_order(self.processes.gather(own, self.row_shards.sizes))
 

@@ -268,7 +268,7 @@ class Tsallis(Constraint):
         minimum, name = 1 - limit / math.log(max(count, 2)), str(like.dtype).removeprefix("torch.")
         expected = f"at least {minimum:.3g} for {count} pairs that share a mass in {name}"
         check(self.order >= minimum, f"order: must be {expected}, got {self.order!r}; use double precision.", "range")
-        potential, empty = run_host_loop(replace(problem, logit_geometry=logits.to_flattenable()))
+        potential, empty = run_host_loop(replace(problem, logit_geometry=logits.to_custom_op_input()))
         potential = potential.detach()  # forward-mode differentiation ignores no_grad
         # One further step, differentiated, gives the potential its gradient; if the slopes change too, a second one
         # gives the gradient of the gradient. Neither changes the value: the remaining rounding error is divided off.
