@@ -17,7 +17,7 @@ from torchvision.transforms import v2
 
 from contraport import evaluate, train
 from contraport.data import BatchTransform, Views, from_arrays
-from contraport.data.views.custom_transforms import DrawOnLoadDataset, wrap_transform_if_callable
+from contraport.data.views.custom_transforms import DrawOnLoadDataset, wrap_transform_unless_name
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (24, 3, 12, 12), dtype=np.uint8)
 
@@ -47,7 +47,7 @@ Flipped.__module__ = "albumentations.core.composition"
 def test_transforms_depend_on_seed_epoch_and_position_only() -> None:
     dataset = from_arrays(IMAGES)
     state = torch.random.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
-    transformed = DrawOnLoadDataset(dataset, wrap_transform_if_callable(jittered), num_views=2, seed=3)
+    transformed = DrawOnLoadDataset(dataset, wrap_transform_unless_name(jittered), num_views=2, seed=3)
     (views,) = transformed.__getitems__([5, 2]).views
     assert views.shape == (2, 2, 3, 12, 12)
     assert not torch.equal(views[:, 0], views[:, 1])

@@ -103,7 +103,7 @@ class CustomTransform:
             raise UsageError(message + one_line_reason(error), kind="transform_failed") from error
 
 
-def wrap_transform_if_callable(augment: Any) -> CustomTransform | None:
+def wrap_transform_unless_name(augment: Any) -> CustomTransform | None:
     """Wrap a callable as a custom transform, or return None for augmentation names.
 
     Raises:

@@ -75,7 +75,7 @@ LARGE_IMAGE_STRENGTH_BY_NAME = {
 
 
 def choose_image_strength(strength_name: str, size: tuple[int, int]) -> ImageStrength:
-    """Return the named augmentation strength for images of a size (H, W)."""
+    """Return the augmentation strength of a given name, adapted to images of size (H, W)."""
     return (SMALL_IMAGE_STRENGTH_BY_NAME if min(size) <= 32 else LARGE_IMAGE_STRENGTH_BY_NAME)[strength_name]
 
 

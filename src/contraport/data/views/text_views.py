@@ -29,7 +29,7 @@ TEXT_STRENGTH_BY_NAME = {
 
 
 class RandomWordCropAndDeletionOnTextBytes(nn.Module):
-    """Cut a random span of words from texts, and delete some words.
+    """Keep a random span of words of each text, and delete some words of the span.
 
     Texts are uint8 ``(b, bytes)``. At least one word is left. Words are separated by white space; each Chinese or
     Japanese character is a word.

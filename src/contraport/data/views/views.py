@@ -23,7 +23,7 @@ from contraport.catalog.data_option_parsers import (
 from contraport.data.data_loader import LocalBatchOffset
 from contraport.data.dataset import Dataset
 from contraport.data.stores import Shape, TransformedStore
-from contraport.data.views.custom_transforms import BatchTransform, CustomTransform, wrap_transform_if_callable
+from contraport.data.views.custom_transforms import BatchTransform, CustomTransform, wrap_transform_unless_name
 from contraport.data.views.image_views import ImageAugmentation, choose_image_strength, split_lightness_and_color
 from contraport.data.views.numeric_views import (
     SERIES_STRENGTH_BY_NAME,
@@ -108,7 +108,7 @@ class Views(nn.Module):
         views: int | str | None = None,
     ) -> None:
         super().__init__()
-        self.custom = wrap_transform_if_callable(augment)
+        self.custom = wrap_transform_unless_name(augment)
         self.missing_transform_name: str | None = None
         self._splits_color = views in COLOR_SPLIT_VIEWS_NAMES
         self._window_length: int | None = None
@@ -122,7 +122,7 @@ class Views(nn.Module):
             check(not isinstance(views, str), message, "conflict")
             message = f"augment: {self.custom.name} requires all views of all items, and some lack one."
             check(dataset.present is None, message, "missing_views")
-            made = _define_augmented_views(dataset, AugmentSpec("none"), cast(int | None, views))
+            made = _define_random_views(dataset, AugmentSpec("none"), cast(int | None, views))
         else:
             frames = isinstance(views, str) and views.partition(":")[0] == ADJACENT_WINDOWS_VIEWS_NAME
             default = "standard" if len(dataset.shapes) == 1 and not frames else "none"
@@ -135,14 +135,14 @@ class Views(nn.Module):
                 shape = dataset.shapes[0][0], self._window_length
                 made = [_ViewDefinition(view, _build_transform(dataset, 0, parsed), shape) for view in (0, 1)]
             elif self._splits_color:
-                made = [_define_view_before_color_split(dataset, parsed)]
+                made = [_define_rgb_view_to_split(dataset, parsed)]
                 _, *size = dataset.shapes[0]
                 lab = TransformedStore(dataset.store, _split_color_of_stored_views, ((1, *size), (2, *size)))
                 self._unaugmented = dataset.with_store(lab, ("lightness", "colors"))
             elif isinstance(views, str):
                 made = _define_multi_crop_views(dataset, parsed, views)
             else:
-                made = _define_augmented_views(dataset, parsed, views)
+                made = _define_random_views(dataset, parsed, views)
         self._sources = [view.source_view for view in made]
         self._transforms = nn.ModuleList(view.transform for view in made)
         self.unaugmented_shapes: tuple[Shape, ...] = self._unaugmented.shapes
@@ -168,13 +168,13 @@ class Views(nn.Module):
     ) -> tuple[Tensor, ...]:
         """Return the items' custom random views, made here unless the dataset made them."""
         if custom.takes_batches:
-            floats = _views_to_floats(views)
+            floats = _uint8_images_to_floats(views)
             return tuple(custom.transform_whole_batch(floats[source], offset) for source in self._sources)
         if views[0].ndim == len(self.unaugmented_shapes[0]) + 1:  # plain items, not yet transformed by a worker
             seeds = [[seed] for seed in torch.randint(2**31, (len(views[0]),)).tolist()]
             number = self.num_views_per_source
             views = tuple(custom.draw_views_per_item(view.cpu(), number, seeds).to(view.device) for view in views)
-        return _views_to_floats(tuple(one for view in views for one in view.unbind(1)))
+        return _uint8_images_to_floats(tuple(one for view in views for one in view.unbind(1)))
 
     def compute_means_and_stds(self) -> list[tuple[list[float], list[float]]]:
         """Return channel means and standard deviations of each view without augmentation."""
@@ -204,7 +204,7 @@ class Views(nn.Module):
         check(self.missing_transform_name is None, message, "missing_transform")
         if self.custom is not None:
             return self._make_custom_views_unless_made(self.custom, views, offset)
-        floats = _views_to_floats(views)
+        floats = _uint8_images_to_floats(views)
         draws = RandomDraws(len(floats[0]), offset, floats[0].device)
         if self._window_length is not None:
             floats = cut_adjacent_windows(floats[0], self._window_length, draws)
@@ -218,7 +218,7 @@ class Views(nn.Module):
 
         They are the stored views, or lightness and colors for "color".
         """
-        floats = _views_to_floats(views)
+        floats = _uint8_images_to_floats(views)
         return split_lightness_and_color(floats[0]) if self._splits_color else floats
 
 
@@ -237,23 +237,23 @@ class _IdentityTransform(nn.Module):
         return items
 
 
-def _views_to_floats(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _uint8_images_to_floats(views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Convert uint8 images to floats in [0, 1], and keep other views."""
     return tuple(view / 255.0 if view.dtype == torch.uint8 and not is_text_batch(view) else view for view in views)
 
 
 def _split_color_of_stored_views(views: tuple[Tensor, ...], _positions: Tensor) -> tuple[Tensor, ...]:
     """Split RGB images into a view of lightness and a view of colors."""
-    return split_lightness_and_color(*_views_to_floats(views))
+    return split_lightness_and_color(*_uint8_images_to_floats(views))
 
 
-def _define_augmented_views(dataset: Dataset, augment: AugmentSpec, views: int | None) -> list[_ViewDefinition]:
-    """Define the random views that are made from the views of a dataset."""
+def _define_random_views(dataset: Dataset, augment: AugmentSpec, num_views: int | None) -> list[_ViewDefinition]:
+    """Define the random views of a dataset: several of its one stored view, or one of each stored view."""
     stored = len(dataset.shapes)
-    number = max(2, stored) if views is None else views
+    number = max(2, stored) if num_views is None else num_views
     good = is_integer(number) and 1 <= number <= 1_000
-    check(good, f"views: must be an integer from 1 to 1000, or a name, got {views!r}.")
-    message = f"views: must be {stored}, the number of views of {dataset.name!r}, got {views}."
+    check(good, f"views: must be an integer from 1 to 1000, or a name, got {num_views!r}.")
+    message = f"views: must be {stored}, the number of views of {dataset.name!r}, got {num_views}."
     check(stored in (1, number), message, "number")
     made = [
         _ViewDefinition(view, _build_transform(dataset, view, augment), shape)
@@ -319,7 +319,7 @@ def _build_transform(dataset: Dataset, view: int, augment: AugmentSpec, *, remov
     return VectorAugmentation(VECTOR_STRENGTH_BY_NAME[augment.name], mean, std)
 
 
-def _define_view_before_color_split(dataset: Dataset, augment: AugmentSpec) -> _ViewDefinition:
+def _define_rgb_view_to_split(dataset: Dataset, augment: AugmentSpec) -> _ViewDefinition:
     """Define the random RGB view that is later split into lightness and color."""
     shapes = dataset.shapes
     good = len(shapes) == 1 and dataset.is_first_view_image and shapes[0][0] == 3

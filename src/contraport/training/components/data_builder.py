@@ -31,7 +31,7 @@ from contraport.data.mismatches_and_corruptions import (
 from contraport.data.sources.torch_datasets_and_streams import is_stream
 from contraport.data.splits import draw_stratified_split
 from contraport.data.streams import Stream
-from contraport.data.views.custom_transforms import DrawOnLoadDataset, wrap_transform_if_callable
+from contraport.data.views.custom_transforms import DrawOnLoadDataset, wrap_transform_unless_name
 from contraport.data.views.views import COLOR_SPLIT_VIEWS_NAMES
 from contraport.encoders.model import resolve_view_index
 from contraport.errors import UsageError, check
@@ -79,7 +79,7 @@ def feature_cache_unsupported_reason(settings: Settings) -> str | None:
     """Return why frozen encoder features cannot be cached, or None if they can."""
     if (processes := distributed.current_processes().size) > 1:
         return f"the feature cache requires a single process, not {processes}"
-    if (own := wrap_transform_if_callable(settings.augment)) is not None:
+    if (own := wrap_transform_unless_name(settings.augment)) is not None:
         return f"the feature cache requires a named augmentation, not {own.name}"
     if isinstance(settings.data, Stream) or is_stream(settings.data):
         return "the feature cache requires data of known length, not a stream"
