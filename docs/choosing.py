@@ -64,8 +64,9 @@ def choosing() -> str:
         ),
         f"```sh\n{EXAMPLE}\n```",
         paragraph(
-            "Below, each recommendation with its [claims](claims.md) and their verdicts; `contraport list objectives` "
-            "has the same advice per objective."
+            "Below, each recommendation with the [claims](claims.md) that were tested and their "
+            "[verdicts](evaluating.md#comparing): a claim that did not hold may support its recommendation. "
+            "`contraport list objectives` has the same advice per objective."
         ),
     ]
     for case in USE_CASES:
@@ -94,9 +95,9 @@ def claims() -> str:
             f"Of {counts.total()} claims of the suites, {counts[HELD]} held, "
             f"{counts[PARTLY]} held in part, {counts[NOT_HELD]} did not hold, {counts[UNDECIDED]} are not decided at "
             f"this size and {counts[together([])]} were not measured. A claim *held* if its interval excludes zero in "
-            "some setting and in the wrong direction in none; it *did not hold* if the opposite is true, or if a gain "
-            "of one point can be excluded everywhere. Differences and intervals per data set are in "
-            "`benchmarks/results/claims.csv`."
+            "some setting and in the wrong direction in none, *in part* if it held only in some settings or on some "
+            "data; it *did not hold* if the opposite is true, or if a gain of one point can be excluded everywhere. "
+            "Differences and intervals per data set are in `benchmarks/results/claims.csv`."
         ),
         *sections,
     ]
@@ -128,9 +129,14 @@ def _with_claims(one: Recommendation, runs: dict[str, list[Measured]]) -> str:
     for item in one.evidence:
         link = f"[{item.suite} {item.claim_index + 1}](claims.md#{anchor(*item)})"
         by_verdict.setdefault(verdict_on(runs, *item), []).append(link)
-    return f"- {one.text_markdown} " + "; ".join(
-        f"*{verdict}*: {', '.join(links)}" for verdict, links in by_verdict.items()
+    if len(one.evidence) == 1:
+        ((verdict, links),) = by_verdict.items()
+        return f'- {one.text_markdown} Claim: "{claim(*one.evidence[0]).rstrip(".")}": *{verdict}* ({links[0]}).'
+    parts = (
+        f"that {'are ' * (verdict == UNDECIDED)}*{verdict}*: {', '.join(links)}"
+        for verdict, links in by_verdict.items()
     )
+    return f"- {one.text_markdown} Claims {'; '.join(parts)}."
 
 
 def _slug(title: str) -> str:

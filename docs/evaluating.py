@@ -32,8 +32,8 @@ contraport report runs/a runs/b --out report.html
 
 ![The report page: the verdicts, each in a sentence with the difference and its interval](images/report.png)
 
-The command ends with a verdict, which is also the heading of the page of `report`: whether to use the trained encoder, or which baseline is as
-good.
+The command ends with a verdict, which is also the heading of the page of `report`: whether to use the trained encoder, or which run or
+baseline is as good or better.
 
 ## What it means
 
@@ -43,7 +43,7 @@ bound of mutual information and, if each view has its own encoder, retrieval. Al
 folder. In Python, `contraport.evaluate` and `Run.evaluation()` return them: `evaluation.metrics["knn"].value`, `.low` and `.high`,
 likewise `evaluation.baselines["raw"]["knn"]` and `evaluation.differences["raw"]["knn"]`, and `evaluation.verdict`;
 `pandas.DataFrame(evaluation.to_rows())` has a row for each encoder and metric. The command prints the metrics on which the
-verdict rests, `--all` all of them.
+verdict rests, `--all` all that were computed.
 
 ## When not to use it
 
@@ -57,15 +57,15 @@ data do not allow are left out with a message.
 
 {tables}
 
-The lengths of a corruption are relative to the side of the image.
+Blur radius and square size are relative to the side of the image.
 
 ## Intervals
 
 - **An interval** ({level:.0%}, percentile bootstrap over test items, {resamples:,} draws, seeded) says how much the number would change with
   other test items, not with another seed: train with several seeds for that. For metrics of all items at once (uniformity, effective
-  rank, hubness, calibration, clusters) it uses the effect of each item, to first order: on simulated data it was as wide as
-  the spread over fresh items, for hubness in few dimensions up to 2.5 times as wide; for calibration it covered the true error in 86
-  to 100% of 80 draws of 200 or 2,000 items.
+  rank, hubness, calibration, clusters) it uses the effect of each item, to first order. On simulated data its width was that
+  of the spread over fresh items, for hubness in few dimensions up to 2.5 times that; the interval of the calibration error contained
+  the true error in 86 to 100% of 80 draws of 200 or 2,000 items.
 - **Links** of one row depend on one another, so the intervals of link metrics resample rows with all their links.
 - **The calibration error** is the root of a mean square after the part due to chance is subtracted, so an encoder does not look
   worse with fewer test items.
@@ -93,17 +93,18 @@ out and named. Some parts need an option:
 | accuracy over the severity of six corruptions | `evaluate --metrics robustness` |
 | the estimated mismatch rate and the ten worst pairs | `train --audit`, `evaluate` |
 
-The loss of an item is computed with all points of the map in one batch: compare it only within one map. Suspicion is the statistic
-`neighbors` of an [audit](audit.md#statistics), on items that were not trained on; it is over a third if the two views have nothing in common.
+The loss of an item is computed with all points of the map in one batch: compare it only within one map. Suspicion is from 0 to 1,
+high for pairs that look wrong: the mean rank (as a share) behind the statistic `neighbors` of an [audit](audit.md#statistics), on items
+that were not trained on. On average it is over a third if the two views have nothing in common.
 
 ## Comparing
 
 Which of several objectives, recipes or settings is better on your data, and is the difference more than chance?
 
 ```sh
-contraport compare --data digits --objectives info-nce,gca-ince,gca-uot:relaxation=0.2 \
+contraport compare --data digits --objectives info-nce,gca-ince,gca-uot:relaxation=0.2 \\
     --settings standard,strong,mismatched:0.2 --seeds 3 --epochs 20 --tune 8 --out runs/mine
-# a saved grid in its small form: minutes, on digits
+# a saved grid (`contraport list suites`) in its small form: minutes, on digits
 contraport compare --suite gca --quick
 # a grid of your own; the same command resumes it
 contraport compare --suite mine.yaml --budget 30m
@@ -119,19 +120,19 @@ print(comparison.markdown())
 
 ![Two means with wide intervals that overlap, of nt-xent and gca-uot](images/gallery-comparison.png)
 
-The intervals of the two overlap, so the command names no winner.
+The interval of their difference contains zero, so the command names no winner.
 
-**Rows** are objectives or recipes, with settings after a colon (`rince:q=0.1,temperature=0.2`) or options of `train`
+**Rows** are objectives or recipes, with parameters after a colon (`rince:q=0.1,temperature=0.2`) or options of `train`
 (`info-nce:audit=true`); `--over temperature=0.1,0.2` makes one row for each value. **Columns** are the data in each of the `--settings`:
 
 | setting | what it means |
 |---|---|
-| `plain` | the data as they are |
-| `weak`, `standard`, `strong`, `scaled-noise:0.2`, `mixup:0.3`, `none` | how views are augmented at random |
+| `plain` | the data unchanged, views as by default |
+| `weak`, `standard`, `strong`, `scaled-noise:0.2`, `mixup:0.3`, `none` | how views are augmented at random; `none`: not at all |
 | `corrupt:noise:3`, `corrupt` | items of both splits are corrupted, with severity 1 to 5 |
 | `mismatched:0.2`, `mismatched:0.2:class` | a share of the training pairs is shuffled, freely or within classes |
 | `imbalanced:100` | training items are left out, so that the last class has a hundredth of the first |
-| `domains:style`, `domains:style:edges` | images are divided into four domains; one is left out of the training |
+| `domains:style`, `domains:style:edges` | images are divided into four domains; one that is named (edges) is only in the test |
 | `strong+mismatched:0.2` | several settings together |
 
 Any option of `contraport train` applies to all cells as `--train.lr 0.01`. A YAML file with the same options is a suite; it can name rows
@@ -148,9 +149,10 @@ runs in `cells/`.
 - The **difference** from the first row (`--baseline`) is on the same seeds and items; its variance is the sum of those over seeds and
   items. Its interval holds for all comparisons of a table at once (Bonferroni). Variances of few seeds are moderated by those of the
   whole table (Smyth, 2004).
-- A claim **held** if it is significantly better somewhere and significantly worse nowhere, **held in part** if it is also significantly worse
-  elsewhere. It **did not hold** if it is only significantly worse, or if a gain of one point can be ruled out everywhere. Otherwise
-  it is **not decided at this size**, and the output says how many seeds would decide it.
+- A claim **held** if the row it favors is significantly better in some column and significantly worse in none, **held in part** if it is
+  also worse in some (of [several data sets](claims.md): if it held on some only). It **did not hold** if the row is only
+  worse, or if a gain of one point can be ruled out everywhere. Otherwise it is **not decided at this size**, and the output says how
+  many seeds would decide it.
 
 Choose the number of seeds before you look. Do not add seeds one by one until an interval excludes zero: such an interval is too
 confident.

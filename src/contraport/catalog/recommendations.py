@@ -77,8 +77,8 @@ USE_CASES: tuple[UseCase, ...] = (
             ),
             Recommendation(
                 ("alpha-cl",),
-                "Prefer weighted negatives (alpha-cl) to unweighted ones (quadratic). The rule direct with p of 4 or 6 "
-                "was half a point better than InfoNCE on digits and as good on Fashion-MNIST. The rule entropy was as "
+                "Prefer weighted negatives (alpha-cl) to unweighted ones (quadratic). With regularizer=direct and p of "
+                "4 or 6 it was half a point better than InfoNCE on digits and as good on Fashion-MNIST. entropy was as "
                 "good too, square was worse, and inverse was no better than no weights.",
                 _parse_claim_references("alpha 0 1"),
             ),
@@ -107,9 +107,9 @@ USE_CASES: tuple[UseCase, ...] = (
             ),
             Recommendation(
                 (),
-                "The remaining pairs need no weights: those from the plan of the batch (--audit --sample_weight plan) "
-                "gained at most a point on halves of images and on UCI's views, within the intervals, and cost nothing "
-                "certain.",
+                "The remaining pairs need no weights: weights from the plan of the batch (--audit --sample_weight "
+                "plan) gained at most a point on halves of images and on UCI's views, within the intervals, and cost "
+                "nothing certain.",
                 _parse_claim_references("halves 14 15", "mismatch 1"),
             ),
             Recommendation(
@@ -133,8 +133,8 @@ USE_CASES: tuple[UseCase, ...] = (
             ),
             Recommendation(
                 ("info-nce", "rince"),
-                "If two fifths of the pairs or more may be wrong, add the audit: with the higher temperature, and with "
-                "rince (q 0.5), it gained up to 17 points. With fewer wrong pairs there was no certain difference.",
+                "Add the audit to the higher temperature, or to rince (q 0.5), if two fifths of the pairs or more may "
+                "be wrong: it gained up to 17 points. With fewer wrong pairs there was no certain difference.",
                 _parse_claim_references("beyond 21 22 23", "halves 9 10"),
             ),
             Recommendation(
@@ -172,7 +172,7 @@ USE_CASES: tuple[UseCase, ...] = (
     ),
     UseCase(
         "rare classes or items",
-        "`--sample_weight classes`, or weights of your own.",
+        "`--sample_weight classes`, or weights of your own: better for kNN only.",
         _parse_claim_references("rare 3"),
         (
             Recommendation(
@@ -288,7 +288,7 @@ USE_CASES: tuple[UseCase, ...] = (
     ),
     UseCase(
         "texts, or texts and images",
-        "`info-nce` with one encoder, temperature 0.05 and `--projection 0`.",
+        "`info-nce` with one encoder, temperature 0.05 and `--projection 0`; with images `--recipe clip`.",
         _parse_claim_references("texts 0"),
         (
             Recommendation(

@@ -295,7 +295,7 @@ def link_hubness(context: EvalContext, k: int) -> float:
     "Link popularity@{}", better="neither", unit="relative to training pairs", value_format="{:.2f}", numbers=(10,)
 )
 def popularity_relative_to_training_pairs(context: EvalContext, k: int) -> float:
-    """Mean popularity of each row's k nearest columns, relative to the columns of training pairs.
+    """Mean popularity of each row's k nearest columns, divided by that of the columns of training pairs.
     The popularity of a column is its number of training pairs.
     """
     return context.columns_ranked_per_row.popularity_relative_to_training_pairs(k)
