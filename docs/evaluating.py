@@ -80,7 +80,7 @@ uses no test item, and does not change a single bit of the training.
 
 ## The page
 
-`report` writes one file that opens without a network, also on a phone. Every figure explains how to read it; what a run lacks is left
+`report` writes one file that opens offline, also on a phone. Every figure explains how to read it; what a run lacks is left
 out and named. Some parts need an option:
 
 | shown | comes with |
