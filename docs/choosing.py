@@ -92,12 +92,15 @@ def claims() -> str:
     parts = [
         "# Claims",
         paragraph(
-            f"Of {counts.total()} claims of the suites, {counts[HELD]} held, "
+            f"Of {counts.total()} claims of the [suites](evaluating.md#comparing), {counts[HELD]} held, "
             f"{counts[PARTLY]} held in part, {counts[NOT_HELD]} did not hold, {counts[UNDECIDED]} are not decided at "
             f"this size and {counts[together([])]} were not measured. A claim *held* if its interval excludes zero in "
-            "some setting and in the wrong direction in none, *in part* if it held only in some settings or on some "
-            "data; it *did not hold* if the opposite is true, or if a gain of one point can be excluded everywhere. "
-            "Differences and intervals per data set are in `benchmarks/results/claims.csv`."
+            "some setting and in the wrong direction in none, *in part* if in both directions, or if it held on "
+            "some data and did not on others; it *did not hold* if only in the wrong direction, or if a gain of one "
+            "point can be excluded everywhere; else it is *not decided*. A claim on every setting must hold in each. "
+            "INCE is NT-Xent, or InfoNCE in the cross layout; fou-kar, zer-kar and fac-kar are pairs of UCI's feature "
+            "sets. Differences and intervals per data set are in "
+            "`benchmarks/results/claims.csv`."
         ),
         *sections,
     ]

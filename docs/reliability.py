@@ -9,12 +9,13 @@ from results import MEASURED, load
 KINDS = {
     "configurations": (
         "Random configurations",
-        "A verb with random options, mostly plausible and some invalid, on the command line or in a YAML file.",
+        "A command with random options on the command line or in a YAML file, plausible ones and some invalid; most "
+        "combinations are invalid.",
     ),
     "run folders": (
         "Corrupt run folders",
         "A file of a trained and evaluated run is truncated, overwritten, removed, or replaced by a folder, a pipe or "
-        "a link. Then a verb is asked to resume, overwrite, evaluate, embed, export or show the run.",
+        "a link. Then a command has to resume, overwrite, evaluate, embed, export or show the run.",
     ),
     "data": (
         "Corrupt data",
@@ -22,7 +23,7 @@ KINDS = {
     ),
     "pairs and features": (
         "Audits and searches",
-        "A verb on pairs or on embedded features with random options, as above. In four of ten cases the file is "
+        "A command on pairs or on embedded features with random options, as above. In four of ten cases the file is "
         "corrupt.",
     ),
     "full disk": (
@@ -65,8 +66,9 @@ seed {measured["seed"]}. One process runs the commands one after the other, each
 
 A command can end in four ways:
 
-- *done*: status 0;
-- *refused*: status 2, with one line that says what is wrong, and all files unchanged;
+- *done*: status 0; a damaged file was not needed, or can be read;
+- *refused*: status 2, with one line that says what is wrong, and all files unchanged (on a full disk, those
+  that it was not writing);
 - *stopped*: status 1, with one line, because a training run diverged or there was not enough memory;
 - *wrong*: anything else, such as a traceback, a signal, too much time, a file that a refused command changed or lost, a
   half-written file, or a process left behind.

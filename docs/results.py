@@ -49,6 +49,8 @@ TIMED = (
 )  # fmt: skip
 """Cases on the page, of all that the benchmark measured."""
 
+TRAINING_LOOPS = {"contraport": "contraport, bare loop", "contraport train": "`contraport train`"}
+
 GROWING = "nt_xent, streamed", "nt_xent, lightly", "sinkhorn K=3, streamed", "sinkhorn K=3, stored", "sinkhorn K=3, POT"
 
 
@@ -58,9 +60,9 @@ def results() -> str:
     tables = {(table["dimensions"], table["rows"]): table["cases"] for table in engine["results"]}
     return f"""# Time and memory
 
-{describe_machine(engine["machine"])}
+{describe_machine(engine["machine"], largest_time_ratio(tables, growth["results"]))}
 
-What training runs reach is on the page of [accuracy](accuracy.md).
+What training runs reach: [accuracy](accuracy.md).
 
 ## Time of the losses
 
@@ -94,7 +96,7 @@ d = 128. Memory is the peak in addition to inputs and gradients, in MiB. [engine
 ## Not measured
 
 - NCCL, several GPUs, several machines, and any GPU other than an H100.
-- Peers with more than 16,384 rows, which would not fit in memory.
+- On the CPU, peers with more than 16,384 rows.
 {largest_wide_audit(load(MEASURED / "scale.json")["results"])}
 """
 
@@ -132,13 +134,27 @@ def paragraph(words: str) -> str:
     return textwrap.fill(" ".join(words.split()), 120)
 
 
-def describe_machine(machine: dict[str, str]) -> str:
-    """Describe the machine and versions of the measurements."""
+def describe_machine(machine: dict[str, str], ratio: float) -> str:
+    """Describe the machine and versions of the measurements, and how much times differ between runs."""
     return paragraph(
         f"Measured by the scripts in `benchmarks/`. One machine: {machine['processor']}, "
         f"{machine['threads']} threads, torch {machine['torch']}, Python {machine['python']}. It is shared and noisy: "
-        "individual numbers change by a third between runs."
+        f"compare within a table only. In one of the next two tables a case takes up to {ratio:.1f} times as long as "
+        "in the other."
     )
+
+
+def largest_time_ratio(tables: dict[tuple[int, int], Cases], growth: list[dict[str, Any]]) -> float:
+    """Return the largest ratio of the times of one case in the tables of times and of growth, above one."""
+    shown = {rows: tables[128, rows] for rows in ROWS}
+    pairs = [
+        (case["seconds"], shown[grown["rows"]][name]["seconds"])
+        for grown in growth
+        if grown["rows"] in shown
+        for name, case in grown["cases"].items()
+        if name in GROWING
+    ]
+    return max(max(a / b, b / a) for a, b in pairs)
 
 
 def describe_agreement(tables: dict[tuple[int, int], Cases]) -> str:
@@ -182,11 +198,11 @@ def describe_small_batches(cases: Cases) -> str:
         return cases[ours]["seconds"] / cases[plain]["seconds"]
 
     return (
-        f"At 256 rows an objective spends most of its time on the bookkeeping of its parts. The row form takes "
-        f"{ratio('rows, dense', 'rows, F.cross_entropy'):.1f} times as long as plain `F.cross_entropy`, and "
-        f"{ratio('rows, dense, compiled', 'rows, F.cross_entropy'):.1f} times with `torch.compile`. Both directions "
-        f"of InfoNCE take {ratio('info_nce, dense', 'info_nce, autograd'):.1f} and "
-        f"{ratio('info_nce, dense, compiled', 'info_nce, autograd'):.1f} times as long as plain autograd."
+        "At 256 rows, where most of the time goes into the bookkeeping of the parts, the row form takes "
+        f"{ratio('rows, dense', 'rows, F.cross_entropy'):.1f} times as long as plain `F.cross_entropy` "
+        f"({ratio('rows, dense, compiled', 'rows, F.cross_entropy'):.1f} compiled), and both directions of InfoNCE "
+        f"{ratio('info_nce, dense', 'info_nce, autograd'):.1f} times as long as plain autograd "
+        f"({ratio('info_nce, dense, compiled', 'info_nce, autograd'):.1f} compiled)."
     )
 
 
@@ -233,21 +249,23 @@ def scale(results: list[dict[str, Any]]) -> str:
     said = paragraph(
         "CPU seconds of one thread, and the peak memory of the process with its libraries (at least "
         f"{libraries:.1f} GB) and data (`python -m benchmarks.scale`; limits of {LIMITS}). The exponent is that of the "
-        f"growth since the next smaller size; those below {ALWAYS_SHOWN_ROWS:,} rows are left out where there are "
-        "three larger ones. A fifth of the pairs of an audit are wrong; up to "
-        f"{MAX_EXACT_NEIGHBOR_ITEMS:,} items its neighbors are exact, above that they are found by cells. The audit of "
-        f"{largest['rows']:,} pairs of {largest['width']} numbers took {largest['wall']:.0f} s beside other work. CPU "
+        f"growth since the next smaller size; sizes below {ALWAYS_SHOWN_ROWS:,} rows are left out where there "
+        "are three larger ones. A fifth of the pairs of an audit are wrong; up to "
+        f"{MAX_EXACT_NEIGHBOR_ITEMS:,} items its neighbors are exact, above that they are found by cells (groups of "
+        f"near items). The audit of {largest['rows']:,} pairs of {largest['width']} numbers took "
+        f"{largest['wall']:.0f} s beside other work. CPU "
         f"seconds of its parts: {parts}; the rest is reading. {mapped_share(audits)}"
     )
+    assert MAX_PAIRS_WITHOUT_SAMPLING == MAX_EXACT_KNN_PAIRS  # the text names one limit
     quadratic = paragraph(
         "`duplicates` without an index compares all pairs of rows. kNN in `evaluate` compares the test items, here a "
-        f"fifth of the rows, with the training items. Above {MAX_EXACT_KNN_PAIRS:,} of these pairs, in the table from "
-        f"100,000 rows on, it finds {MIN_KNN_RECALL:.0%} of the neighbors by cells, if these are less than half of the "
-        f"pairs, and logs the recall on a sample. `mine` does the same{mining_gain(results)}. Retrieval compares the "
-        f"test items with one another. Above {MAX_PAIRS_WITHOUT_SAMPLING:,} pairs `evaluate` classifies a random "
-        f"{NUM_SAMPLED_KNN_TEST_ITEMS:,} of the test items by kNN, and ranks a random "
-        f"{NUM_SAMPLED_RETRIEVAL_TEST_ITEMS:,} of them among all; a note says so. Below it the time of retrieval is "
-        "quadratic, its memory is not. A comparison trains two objectives for two epochs each, and evaluates both by a "
+        "fifth of the rows, with the training items, retrieval compares them with one another. Above "
+        f"{MAX_EXACT_KNN_PAIRS:,} of these pairs, kNN classifies a random {NUM_SAMPLED_KNN_TEST_ITEMS:,} of the test "
+        f"items, and finds {MIN_KNN_RECALL:.0%} of the neighbors by cells if these are less than half of the pairs "
+        "(the log has the recall on a sample); retrieval ranks a random "
+        f"{NUM_SAMPLED_RETRIEVAL_TEST_ITEMS:,} among all. A note says so. `mine` does the same as kNN"
+        f"{mining_gain(results)}. Below the limit the time of retrieval is quadratic, its memory is not. "
+        "A comparison trains two objectives for two epochs each, and evaluates both by a "
         "linear probe and kNN. The number of cells of an index grows with the root of the rows, so the time of "
         "`duplicates` with one approaches n^1.5. `cluster` repeats its passes until no item changes its cluster, at "
         "most 100 times."
@@ -278,7 +296,7 @@ def largest_wide_audit(results: list[dict[str, Any]]) -> str:
     wide = [row for row in results if row["case"] == "audit" and row["width"] == 512 and "note" not in row]
     largest = max(wide, key=lambda row: row["rows"])
     text = (
-        f"Audits of more than {largest['rows']:,} pairs of 512 numbers, which take {largest['gigabytes']:.1f} GB, and "
+        f"Audits of more than {largest['rows']:,} pairs of 512 numbers ({largest['gigabytes']:.1f} GB), and "
         "wall time on a machine without other work."
     )
     return textwrap.fill(text, 120, initial_indent="- ", subsequent_indent="  ")
@@ -295,14 +313,19 @@ def mining_gain(results: list[dict[str, Any]]) -> str:
 def input_formats(cases: dict[str, dict[str, Any]]) -> str:
     """Return the section of the time and memory of `embed` by the format of its data."""
     rows = (
-        [title, f"{row['seconds']:.1f}", f"{row['own']:.2f}", f"{row['gigabytes'] - row['before']:.2f}"]
+        [
+            title,
+            f"{row['seconds']:.1f}",
+            f"{row['own']:.2f}",
+            f"{max(row['own'], row['gigabytes'] - row['before']):.2f}",
+        ]
         for title, row in ((title, cases[name]) for name, title in FORMATS.items())
     )
     one = cases["embed, .npz"]
     said = paragraph(
         f"`embed` of {one['rows']:,} vectors of {one['width']} numbers, {4e-9 * one['rows'] * one['width']:.2f} GB, by "
-        "a small network. The memory is that of the command at its peak, without the libraries. The mapped pages of "
-        "files belong to the page cache, which gives them back when memory is short."
+        "a small network. The memory is that of the command at its peak, without the libraries. Mapped pages of files "
+        "belong to the page cache."
     )
     head = ["file", "CPU s", "GB", "with mapped files"]
     return f"## Input formats\n\n{said}\n\n{table(head, rows)}"
@@ -379,7 +402,13 @@ def training(measured: dict[str, Any]) -> str:
         return f"{case[part] / case['step']:.1%}" if part in case else ""
 
     rows = (
-        [name, f"{c['step']:.3f}", f"{batch / c['step']:,.0f}", share(c, "data"), share(c, "objective")]
+        [
+            TRAINING_LOOPS.get(name, name),
+            f"{c['step']:.3f}",
+            f"{batch / c['step']:,.0f}",
+            share(c, "data"),
+            share(c, "objective"),
+        ]
         for name, c in cases.items()
     )
     ratios = [cases[f"lightly, {num_workers} workers"]["step"] / cases["contraport"]["step"] for num_workers in (0, 2)]
@@ -441,12 +470,13 @@ def assignments(measured: dict[str, Any]) -> str:
 
     first = paragraph(
         "Images of Fashion-MNIST matched with blurred versions of themselves, by 64 components "
-        "(`python -m benchmarks.assignment`): the share whose partner is their own, and processor seconds. A matrix of "
+        "(`python -m benchmarks.assignment`): the share of images whose partner is their own version, that of versions "
+        "whose partner is their own image, and processor seconds. A matrix of "
         f"the pairs of 60,000 images has {max(row['MiB of the matrix'] for row in attributes):,.0f} MiB."
     )
     second = paragraph(
-        "The excess over the least cost, by SciPy on the whole matrix, in percent: of the halved sets, after all "
-        "passes (at most 30), and of the auction, with the bound that it states."
+        "The excess over the least cost, by SciPy on the whole matrix, in percent: of `approximate_assignment` before "
+        "and after its passes (at most 30), and of its auction, with the bound that it states. Empty: not measured."
     )
     heads = ["method", "images", "own version", "own image", "seconds"], [
         "sets", "points", "no pass", "passes", "seconds", "auction", "bound", "seconds",

@@ -213,7 +213,7 @@ def info_nce(
     target: Target | None = None,
     shared_columns: bool = False,
 ) -> Loss:
-    """InfoNCE (CPC, CLIP): classify each item's other view among the batch.
+    """InfoNCE (CPC, CLIP): classify each item's other view among the batch, in both directions.
 
     Args:
         temperature: in units of the cosine.
@@ -420,7 +420,7 @@ def byol() -> Loss:
 def iot(
     temperature: TemperatureLike = 0.5, constraint: str = "balanced", iterations: int = 5, uniformity: float = 0.0
 ) -> Loss:
-    """IOT-CL (inverse optimal transport): fits the transport plan to the positive pairs.
+    """IOT-CL (inverse optimal transport): fits the plan to the positive pairs; its defaults equal `gca_ince`.
 
     Args:
         temperature: weight of the entropy (epsilon).
