@@ -193,7 +193,7 @@ USE_CASES: tuple[UseCase, ...] = (
                 ("nt-xent",),
                 "--target domains:alpha=A,beta=B sets how much mass goes to other items of the same domain, and to "
                 "items of other domains. First compare with no target on your own data: with one style left out of "
-                "the training, mass between domains (beta) helped for edges, lost points for posterised, and changed "
+                "the training, mass between domains (beta) helped for edges, lost points for posterized, and changed "
                 "nothing for inverted images. With all styles in the training, mass of either kind lost points.",
                 _parse_claim_references("domains 0 1"),
             ),
