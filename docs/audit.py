@@ -380,7 +380,7 @@ How well encoders are trained is on [a page of its own](audit-trainings.md).
 Area under the ROC curve. The baselines judge the same pairs that a plain training run used. For each baseline,
 the best of three training temperatures and of all its own settings is *chosen with the truth*, which no audit has.
 "loss" is minus the InfoNCE loss, "neighbors" is the agreement of neighbors as cleanlab judges labels, and "LEMoN" is
-the score of Zhang et al. (2025).
+the score of Zhang et al. (2025). A frozen audit needs two views of vectors, so captions have none ("-").
 
 {
         measurement_table(
