@@ -207,12 +207,12 @@ def fail_in_first_process(rank: int, report: Report, where: str, folder: str) ->
         report((rank, "waits for the scores"))
         return state
 
-    owners = {"_score_and_select": AuditCallback, "append_metrics": WritableRun}
+    owners = {"_compute_audit_state": AuditCallback, "append_metrics": WritableRun}
     owners |= {"__call__": Metric, "open_loggers": train_module}
     setattr(owners[where], where, fail)
     mismatch_dropping_callback.broadcast_object = broadcast  # type: ignore[assignment]
     views = torch.randn(2, 100, 4, generator=torch.Generator().manual_seed(0)).numpy()
-    audit, metrics = where == "_score_and_select", ["uniformity"] if where == "__call__" else []
+    audit, metrics = where == "_compute_audit_state", ["uniformity"] if where == "__call__" else []
     try:
         train(
             data=(views[0], views[1]), epochs=2, batch_size=16, out=folder, device="cpu", progress=False,

@@ -301,7 +301,7 @@ def test_prediction_loss_weights_items_of_uneven_shares_equally(tmp_path: Path) 
     assert losses[1] == pytest.approx(losses[0], abs=1e-9)  # the mean over all processes, not of the first
 
 
-@pytest.mark.parametrize("where", ["_score_and_select", "append_metrics", "__call__", "open_loggers"])
+@pytest.mark.parametrize("where", ["_compute_audit_state", "append_metrics", "__call__", "open_loggers"])
 def test_failure_of_the_first_process_ends_all(tmp_path: Path, where: str) -> None:
     """Operations of the first process only: an audit, a row of metrics, an online metric, opening a logger."""
     reports = run_in_processes(fail_in_first_process, 2, where, str(tmp_path / "run"))

@@ -87,7 +87,7 @@ def audit(arguments: dict[str, Any]) -> Audit | Any:
     check_auditable_dataset(dataset, data=options.data, declared_roles=options.columns)
     _check_cleanings(options, dataset)
     try:
-        with _lock_output_folder(options, dataset) as folder:
+        with _lock_folder_and_record_options(options, dataset) as folder:
             result: Audit | ViewAudit
             if len(views) > 2:
                 result = _audit_all_views(options, dataset, folder)
@@ -255,8 +255,8 @@ def _build_unaugmented_training_options(options: AuditOptions, dataset: Dataset)
 
 
 @contextmanager
-def _lock_output_folder(options: AuditOptions, dataset: Dataset) -> Iterator[Path]:
-    """Context manager that locks the output folder and records the audit's options.
+def _lock_folder_and_record_options(options: AuditOptions, dataset: Dataset) -> Iterator[Path]:
+    """Context manager that locks the output folder, clears leftovers and records the audit's options.
 
     Without `out`, yield a temporary folder. The record is removed if nothing else was written, as there is no audit to
     resume.

@@ -164,7 +164,7 @@ class MismatchDroppingCallback(Callback, ABC, Generic[AuditStateT]):
         with stop_all_on_error():  # ends before the broadcast, for which the others would wait if the first one failed
             # Processes could differ in the last bits and then draw different pairs, so only the first one scores.
             if is_main_process():
-                state = self._score_and_select(epoch)
+                state = self._compute_audit_state(epoch)
         self.last_state = broadcast_object(state)
         self._apply_selection()
         return True
@@ -178,7 +178,7 @@ class MismatchDroppingCallback(Callback, ABC, Generic[AuditStateT]):
         """Describe the share of mismatches and the data left to train on."""
 
     @abstractmethod
-    def _score_and_select(self, epoch: int) -> AuditStateT:
+    def _compute_audit_state(self, epoch: int) -> AuditStateT:
         """Score the data after `epoch` epochs, and return the new audit state."""
 
     @property
@@ -224,7 +224,7 @@ class AuditCallback(MismatchDroppingCallback[PairAuditState]):
         return f"{wrong}; {len(state.training_positions)} of {len(state.mean_scores)} kept"
 
     def encode_all_pairs(self) -> PairedFeatures:
-        """Return the features of all pairs, with neighbors among training pairs only."""
+        """Return the features of all pairs, of which only training pairs serve as neighbors."""
         pool = self._positions[self._positions < len(self._dataset)]
         return encode_pairs(
             self._pipeline.model, self._dataset, self._pipeline.views, self._loader_config, neighbor_pool=pool
@@ -266,7 +266,7 @@ class AuditCallback(MismatchDroppingCallback[PairAuditState]):
             arrays["partner_confidences"] = proposals.confidences.numpy()
         return arrays
 
-    def _score_and_select(self, epoch: int) -> PairAuditState:
+    def _compute_audit_state(self, epoch: int) -> PairAuditState:
         last = self.last_state
         scores, decoy_scores, fresh_scores = self._score_pairs_decoys_fresh_decoys()
         if epoch < self._epochs:  # they are used once more, for better partners after the last epoch

@@ -150,7 +150,7 @@ def _score_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     "likeness", "similarity in one view to the items nearest in the other view, averaged over both", shared_space=False
 )
 def _score_similarity_to_partner_neighbors(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    """Mean similarity in one view to the items nearest in the other view, averaged over both directions."""
+    """Mean similarity of an item in its view to its partner's neighbors in the other, averaged over both directions."""
     (near_first, near_second), (x, y) = paired.neighbors_by_view_excluding_members(pairs), paired.features
     return (_mean_similarity(y, pairs.second, near_first) + _mean_similarity(x, pairs.first, near_second)) / 2
 

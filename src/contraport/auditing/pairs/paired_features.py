@@ -229,7 +229,7 @@ class PairedFeatures:
         return candidate_indices[top_products_and_indices(queries, select_rows(values, candidate_indices), count)[1]]
 
     def neighbors_by_view_excluding_members(self, pairs: PairIndices) -> tuple[Tensor, Tensor]:
-        """Return the items nearest to each member of a pair, except both members, ``(p, num_neighbors)`` per view.
+        """Return the items nearest to each pair in either view, without its members, ``(p, num_neighbors)`` per view.
 
         A member among the neighbors would confirm its own pair, or in a re-paired one the pair that it comes from.
         """

@@ -145,7 +145,7 @@ def propose_partners(
         drawn = trusted[torch.from_numpy(shuffled).to(trusted.device)][:MAX_FITTED_PAIRS]
         # There are as many candidates as exchangeable items: among more candidates, some would fit by chance.
         samples = drawn.tensor_split(max(1, len(drawn) // max(math.ceil(1.5 * len(exchangeable)), MIN_FITTED_PAIRS)))
-        slope, threshold = fit_slope_and_threshold([
+        slope, threshold = fit_plan_slope_and_threshold([
             score_likely_candidates(paired, part[: 2 * len(part) // 3], part[len(part) // 3 :], statistic, content_ids)
             for part in samples
         ])  # fmt: skip
@@ -157,7 +157,7 @@ def propose_partners(
         entries = order[np.unique(candidates.rows[order], return_index=True)[1]]  # the largest of each row
         better = candidates.scores[entries] > own_scores[exchangeable].cpu().numpy()
         entries = entries[better & (mass[entries] > np.maximum(own, slack))]
-        members = _assign_distinct_items(entries, candidates, mass, content_ids[exchangeable.cpu().numpy()])
+        members = _assign_distinct_item_per_proposal(entries, candidates, mass, content_ids[exchangeable.cpu().numpy()])
         entries, members = entries[members >= 0], members[members >= 0]
         at = exchangeable[torch.from_numpy(candidates.rows[entries]).to(exchangeable.device)]
         partners[at] = exchangeable[torch.from_numpy(members).to(exchangeable.device)]
@@ -214,7 +214,7 @@ def _shortlist_partner_positions(paired: PairedFeatures, view: int, items: Tenso
     )
 
 
-def fit_slope_and_threshold(samples: Sequence[CandidateScoreEntries]) -> tuple[float, float]:
+def fit_plan_slope_and_threshold(samples: Sequence[CandidateScoreEntries]) -> tuple[float, float]:
     """Fit the slope and threshold that turn scores into a transport plan.
 
     The right partner of an item is its own; if that is no candidate, its mass should stay unmatched (slack). The mean
@@ -285,7 +285,7 @@ def solve_mass_and_slack(
     return rows[candidates.rows] * values * columns[candidates.columns], rows
 
 
-def _assign_distinct_items(
+def _assign_distinct_item_per_proposal(
     proposed_entries: IntArray, candidates: CandidateScoreEntries, mass: FloatArray, content_ids: IntArray
 ) -> IntArray:
     """Assign each proposal an item that has its second view, no item twice; -1 if none is left.

@@ -122,7 +122,7 @@ class ViewAuditCallback(MismatchDroppingCallback[ViewAuditState]):
         # In place: the processes of a loader hold the same memory.
         trusted.copy_(torch.ones_like(trusted) if self.last_state is None else self.last_state.trusted_views)
 
-    def _score_and_select(self, epoch: int) -> ViewAuditState:
+    def _compute_audit_state(self, epoch: int) -> ViewAuditState:
         last, items = self.last_state, len(self._dataset)
         scores, fresh_scores = self._score_view_pairs_of_items_and_decoys()
         trained_scores, number = scores[items:], 1
