@@ -70,8 +70,8 @@ def test_splits_are_disjoint_by_pair_and_cover_all() -> None:
     assert pairs[0] | pairs[1] == {tuple(pair) for pair in PAIRS.tolist()}
     record = SplitDigests.from_datasets_unless_stream(train, test)
     assert record is not None
-    assert not record.has_training_view_mask(test).any()
-    assert record.has_training_view_mask(train).all()
+    assert not record.training_overlap_mask(test).any()
+    assert record.training_overlap_mask(train).all()
 
 
 @pytest.mark.parametrize(

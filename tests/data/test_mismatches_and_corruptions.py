@@ -22,7 +22,7 @@ from contraport.catalog.data_option_parsers import (
 )
 from contraport.data import Dataset, Views, from_arrays
 from contraport.data.mismatches_and_corruptions import (
-    apply_domain_shift,
+    assign_shifted_domains,
     class_balanced_sample_weights,
     corrupt_dataset_views,
     draw_mismatched_partners,
@@ -189,7 +189,7 @@ def test_lazy_items_are_transformed_on_fetch_and_pickled() -> None:
     lazy = dataset.with_store(StoreOnDisk(dataset.store, torch.arange(40)))
     for change in (
         lambda source: corrupt_dataset_views(source, CorruptionSpec("noise", 2)),
-        lambda source: apply_domain_shift(source, DomainShiftSpec("style")),
+        lambda source: assign_shifted_domains(source, DomainShiftSpec("style")),
     ):
         assert torch.equal(all_items_of(change(lazy)), all_items_of(change(dataset)))
         positions = [31, 4, 17, 5]
@@ -200,7 +200,7 @@ def test_lazy_items_are_transformed_on_fetch_and_pickled() -> None:
 @pytest.mark.parametrize("name", DOMAINS_BY_SHIFT)
 def test_domain_shift_has_four_domains_of_images(name: str) -> None:
     dataset = pictures(200)
-    shifted = apply_domain_shift(dataset, DomainShiftSpec(name))
+    shifted = assign_shifted_domains(dataset, DomainShiftSpec(name))
     assert shifted.domain_names == DOMAINS_BY_SHIFT[name]
     assert shifted.domains is not None
     assert shifted.domains.bincount().min() > 30
@@ -212,7 +212,7 @@ def test_domain_shift_has_four_domains_of_images(name: str) -> None:
 def test_domain_does_not_depend_on_position(name: str) -> None:
     dataset, positions = pictures(60), torch.tensor([41, 7, 30])
     all_items, subset = (
-        apply_domain_shift(source, DomainShiftSpec(name)) for source in (dataset, dataset.subset(positions))
+        assign_shifted_domains(source, DomainShiftSpec(name)) for source in (dataset, dataset.subset(positions))
     )
     assert all_items.domains is not None
     assert torch.equal(subset.domains, all_items.domains[positions])
@@ -222,7 +222,9 @@ def test_domain_does_not_depend_on_position(name: str) -> None:
 def test_domains_are_rotations_and_named_filters() -> None:
     images = torch.zeros(200, 1, 8, 8, dtype=torch.uint8)
     images[:, :, :4] = 40  # the upper half is dark grey, the lower black
-    turned, styled = (apply_domain_shift(from_arrays(images), DomainShiftSpec(name)) for name in ("rotate", "style"))
+    turned, styled = (
+        assign_shifted_domains(from_arrays(images), DomainShiftSpec(name)) for name in ("rotate", "style")
+    )
     assert turned.domains is not None
     assert styled.domains is not None
     for quarter, name in enumerate(("upright", "quarter", "half", "three-quarters")):
@@ -241,7 +243,9 @@ def test_domains_are_rotations_and_named_filters() -> None:
 def test_excluded_domain_is_only_in_the_test_split() -> None:
     train = pictures(100)
     test = train.subset(torch.arange(100), "test")
-    remaining, excluded = (apply_domain_shift(source, DomainShiftSpec("style", "inverted")) for source in (train, test))
+    remaining, excluded = (
+        assign_shifted_domains(source, DomainShiftSpec("style", "inverted")) for source in (train, test)
+    )
     assert remaining.domains is not None
     assert excluded.domains is not None
     assert set(remaining.domains.tolist()) == {0, 1, 2}
@@ -253,7 +257,7 @@ def test_excluded_domain_is_only_in_the_test_split() -> None:
 def test_data_with_domains_keep_them() -> None:
     dataset = from_arrays(np.zeros((4, 8, 8), np.uint8), domains=[0, 0, 1, 1])
     with raises_usage_error("domains.conflict", "arrays"):
-        apply_domain_shift(dataset, DomainShiftSpec("rotate"))
+        assign_shifted_domains(dataset, DomainShiftSpec("rotate"))
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def test_subsets_of_the_items_keep_their_split(trained_run: Run, settings: dict[
     loaded_plain, moved = load_run(run), load_run(run, columns={"domains": "kind"})
     for loaded in (loaded_plain, moved):
         assert count_shared_items(loaded.test, loaded.train) == 0
-        assert int(as_run_folder(run).find_split_digests().has_training_view_mask(loaded.test).sum()) == 0
+        assert int(as_run_folder(run).find_split_digests().training_overlap_mask(loaded.test).sum()) == 0
     assert moved.test.source_rows.tolist() == loaded_plain.test.source_rows.tolist()
 
 

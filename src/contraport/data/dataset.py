@@ -416,7 +416,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 def _join_names_and_renumber(
     codes: Tensor | None, names: tuple[str, ...] | None, leading_names: tuple[str, ...] | None
 ) -> tuple[Tensor | None, tuple[str, ...] | None]:
-    """Renumber categories by the joined names: `leading_names`, then the others of `names`."""
+    """Append the `names` missing from `leading_names` to these, and renumber the categories to match."""
     if codes is None or names is None or leading_names is None or names == leading_names:
         return codes, names
     joined = tuple(dict.fromkeys([*leading_names, *names]))

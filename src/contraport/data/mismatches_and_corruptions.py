@@ -372,7 +372,7 @@ def _compress_jpeg(images: Tensor, quality: float) -> Tensor:
     return decompressed.to(images.device).float() / 255
 
 
-def apply_domain_shift(dataset: Dataset, shift: DomainShiftSpec) -> Dataset:
+def assign_shifted_domains(dataset: Dataset, shift: DomainShiftSpec) -> Dataset:
     """Assign images to four random domains, rotate or restyle them by domain, and hold out one domain on request.
 
     With a domain held out, the training items are those of the other domains and the test items those of this one.

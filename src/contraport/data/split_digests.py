@@ -103,7 +103,7 @@ class SplitDigests:
         """Return the digests as named arrays, to be saved."""
         return {"train": self.train_digests, "test": self.test_digests, "fingerprint": np.array(self.fingerprint)}
 
-    def has_training_view_mask(self, dataset: Dataset) -> Tensor:
+    def training_overlap_mask(self, dataset: Dataset) -> Tensor:
         """Return a mask of the items that share a view with training items, ``(n,)``."""
         return _any_view_match_mask(dataset, self.train_digests)
 

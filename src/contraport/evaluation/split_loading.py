@@ -135,7 +135,7 @@ def _build_splits_noting_trained_items(
 
     With `drop_trained_items`, these items are left out of the test split.
     """
-    trained_on = record.has_training_view_mask(test)
+    trained_on = record.training_overlap_mask(test)
     number = int(trained_on.sum())
     if number == 0:
         return Splits(train, test)

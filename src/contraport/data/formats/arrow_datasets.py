@@ -88,7 +88,7 @@ class TableRows:
         return table.set_column(table.schema.get_field_index(name), name, texts.column(0))
 
     def known_empty_row_mask(self) -> np.ndarray:
-        """Return the mask of empty rows, of which those in files are found only if they are texts.
+        """Return the mask of rows known to be empty; rows stored in files are checked only if they are texts.
 
         In an empty row every column is missing, NaN or an empty text. Other columns in files would have to be read.
 
@@ -367,7 +367,7 @@ def _fill_missing_rows_with_first(rows: TableRows, present: np.ndarray, table_na
 def _read_category_codes_and_names(
     rows: TableRows, name: str | None, class_names: Mapping[str, tuple[str, ...]], table_name: str
 ) -> tuple[np.ndarray, tuple[str, ...]] | tuple[None, None]:
-    """Return the codes and names of a category column, or None for both."""
+    """Return the codes and names of a category column, or None for both if there is no column or no label."""
     if name is None:
         return None, None
     values = read_category_values(rows.select_columns([name]).read(), name, table_name)

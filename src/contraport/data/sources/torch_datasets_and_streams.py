@@ -103,7 +103,7 @@ def from_torch(
     first = parse_torch_item(item, "data: item 0", image_size)
     if labels is None and first.label is not None:
         labels = _find_or_read_labels(dataset, length, name)
-    codes, class_names = _encode_labels_and_class_names(dataset, labels)
+    codes, class_names = _encode_labels_and_class_names(getattr(dataset, "classes", None), labels)
     if len(class_names or ()) == length > 2 and isinstance(first.label, str):
         message = "%s: the text in each item is its class, and no two are equal; captions are views of dicts, tables "
         _log.warning(message + "and data frames, under a name such as caption", name)
@@ -122,13 +122,12 @@ def from_torch(
 
 
 def _encode_labels_and_class_names(
-    dataset: TorchDataset[Any], labels: ArrayLike | Tensor | None
+    classes: object, labels: ArrayLike | Tensor | None
 ) -> tuple[Tensor | None, tuple[str, ...] | None]:
     """Encode labels as integers, and return them with the class names; None for both without labels."""
     codes, names = factorize_to_tensor("labels", labels)
     if codes is None or names is None or names == ("-1",):
         return None, None
-    classes = getattr(dataset, "classes", None)
     values = [int(name) if name.isdecimal() else -1 for name in names]
     if isinstance(classes, list | tuple) and all(0 <= value < len(classes) for value in values):
         return torch.tensor(values)[codes], tuple(map(str, classes))

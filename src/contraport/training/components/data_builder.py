@@ -22,7 +22,7 @@ from contraport.data.array_datasets import as_weight_per_item
 from contraport.data.data_loader import ClosableDataLoader, StreamLoader
 from contraport.data.formats.array_files import read_npy
 from contraport.data.mismatches_and_corruptions import (
-    apply_domain_shift,
+    assign_shifted_domains,
     class_balanced_sample_weights,
     corrupt_dataset_views,
     draw_mismatched_partners,
@@ -128,7 +128,7 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
         check(len({*views}) == len(views), message, "duplicate")
         dataset = dataset.select_views(views, "given_views")
     if settings.domains is not None:
-        dataset = apply_domain_shift(dataset, parse_domain_shift(settings.domains))
+        dataset = assign_shifted_domains(dataset, parse_domain_shift(settings.domains))
     if settings.corrupt is not None:
         dataset = corrupt_dataset_views(dataset, *parse_corruptions(settings.corrupt))
     if settings.sample_weight_source == "classes" and dataset.split == "train":
