@@ -9,7 +9,7 @@ from contraport.encoders.builtin_networks import (
     LOG_WEIGHT_SCALE,
     NGRAM_SIZES,
     NUM_HASH_BUCKETS,
-    HashedNgramTextEncoder,
+    NgramEmbeddingTextEncoder,
     WeightedNgramTextEncoder,
     WordAndNgramHasher,
     vectorize_texts,
@@ -43,14 +43,14 @@ def test_hashes_of_words_match_plain_arithmetic():
 
 @torch.no_grad()
 def test_features_do_not_depend_on_padding():
-    encoder = HashedNgramTextEncoder(()).eval()
+    encoder = NgramEmbeddingTextEncoder(()).eval()
     single, padded = encoder(texts_to_tensor(["a red bag"])), encoder(texts_to_tensor(["a red bag", "long " * 99]))
     assert torch.allclose(single[0], padded[0], atol=1e-6)
     assert encoder(torch.zeros(2, 1, dtype=torch.uint8)).isfinite().all()
 
 
 def test_dropout_is_active_only_in_training():
-    encoder = HashedNgramTextEncoder(()).train()
+    encoder = NgramEmbeddingTextEncoder(()).train()
     items = texts_to_tensor(TEXTS)
     assert not torch.equal(encoder(items), encoder(items))
     assert torch.equal(encoder.eval()(items), encoder(items))

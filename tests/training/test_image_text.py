@@ -67,7 +67,7 @@ def run(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_each_view_has_its_encoder_and_the_temperature_is_learned(run: Run) -> None:
     model = run.model()
     assert model.view_names == ("image", "caption")
-    assert [type(encoder).__name__ for encoder in model.encoders] == ["SmallCNN", "HashedNgramTextEncoder"]
+    assert [type(encoder).__name__ for encoder in model.encoders] == ["SmallCNN", "NgramEmbeddingTextEncoder"]
     temperatures = [row["temperature"] for row in run.metrics_rows()]
     assert temperatures[0] == pytest.approx(0.07, rel=0.1)
     assert temperatures[-1] != temperatures[0]

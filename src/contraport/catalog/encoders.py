@@ -65,7 +65,7 @@ ENCODERS: dict[str, EncoderEntry] = {
         EncoderEntry(
             "small-text",
             "hashed words and character n-grams, for texts in any language; no vocabulary",
-            "contraport.encoders.builtin_networks:HashedNgramTextEncoder",
+            "contraport.encoders.builtin_networks:NgramEmbeddingTextEncoder",
         ),
         EncoderEntry(
             "weighted-ngrams",

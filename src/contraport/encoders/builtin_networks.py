@@ -398,7 +398,7 @@ def apply_to_nonzero_vectors(function: Callable[[Tensor], Tensor], vector_sets: 
     return values.new_zeros(*present.shape, values.shape[1]).masked_scatter(present[..., None], values)
 
 
-class HashedNgramTextEncoder(nn.Module):
+class NgramEmbeddingTextEncoder(nn.Module):
     """Text encoder of summed word and n-gram vectors, with a residual MLP.
 
     Words and n-grams share one table of vectors, so there is no vocabulary and every text is accepted. In training a
@@ -408,7 +408,7 @@ class HashedNgramTextEncoder(nn.Module):
     MLP.
 
     >>> from contraport._utils.text_bytes import texts_to_tensor
-    >>> HashedNgramTextEncoder(()).eval()(texts_to_tensor(["a red bag", "ein roter Beutel"])).shape
+    >>> NgramEmbeddingTextEncoder(()).eval()(texts_to_tensor(["a red bag", "ein roter Beutel"])).shape
     torch.Size([2, 256])
     """
 

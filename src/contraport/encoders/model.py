@@ -213,7 +213,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         self._hub_mixin_config = self.config = self.config | {"dims": self.dims}
 
     def view_index(self, view: object, argument: str = "view") -> int:
-        """Return the index of a view by name, index or unambiguous kind."""
+        """Return the index of a view by name, index, or a kind of data, such as image, that only one view has."""
         return resolve_view_index(argument, view, self.view_names, self.shapes)
 
     def to_single_view(self, view: object) -> Model:
@@ -482,7 +482,7 @@ def kind_from_shape(shape: Shape) -> str:
 def resolve_view_index(
     argument: str, value: object, names: Sequence[str], shapes: Sequence[Shape], *, others: Sequence[str] = ()
 ) -> int:
-    """Return the index of a view by name, index or unambiguous kind.
+    """Return the index of a view by name, index, or a kind of data, such as image, that only one view has.
 
     `others` are further valid values, for messages.
 
