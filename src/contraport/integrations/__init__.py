@@ -4,7 +4,7 @@ None of these modules imports the library that it integrates with: that library 
 only.
 """
 
-from contraport.integrations.lightly_memory_bank import MemoryBankLoss
+from contraport.integrations.memory_bank_loss import MemoryBankLoss
 from contraport.integrations.open_clip import ClipLoss, create_loss
 from contraport.integrations.pytorch_metric_learning import MetricLearningLoss
 from contraport.integrations.sentence_transformers import SentenceTransformerLoss
