@@ -188,7 +188,7 @@ class Kernel(nn.Module, ABC):
                 dtype = torch.promote_types(torch.promote_types(x.dtype, y.dtype), torch.float32)
                 x, y = x.to(dtype), y.to(dtype)
             tau, sides = self._resolve_temperature(x.dtype, temperature), (x, x if same else y)
-            scaled = partial(self._build_negative_cost_over_unit, *sides, temperature=tau, processes=processes)
+            scaled = partial(self._build_log_kernel_before_link, *sides, temperature=tau, processes=processes)
             return self.log_kernel(scaled, tau)
 
     def from_similarities(self, similarities: Tensor, temperature: float | Tensor | None = None) -> LogKernel:
@@ -228,10 +228,10 @@ class Kernel(nn.Module, ABC):
             temperature: temperature of this call.
         """
 
-    def _build_negative_cost_over_unit(
+    def _build_log_kernel_before_link(
         self, x: Tensor, y: Tensor, cost_unit: float | Tensor, temperature: float | Tensor, processes: Processes
     ) -> LogKernel:
-        """Build the negative cost between x and y, divided by `cost_unit`."""
+        """Build the log-kernel without a link: the negative cost between x and y, divided by `cost_unit`."""
         if not isinstance(self.cost, str):
             factor = 1.0 if cost_unit is temperature else temperature / cost_unit
             return CallableLogKernel(self.cost, x, y, temperature, cost_factor=factor)

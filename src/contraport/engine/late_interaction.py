@@ -141,7 +141,7 @@ class LateInteraction(Kernel):
         own = compute_set_similarities(x[edges[processes.rank] : edges[processes.rank + 1]], y, self._matching)
         return processes.gather(own, tuple(b - a for a, b in pairwise(edges)))
 
-    def _build_negative_cost_over_unit(
+    def _build_log_kernel_before_link(
         self, x: Tensor, y: Tensor, cost_unit: float | Tensor, temperature: float | Tensor, processes: Processes
     ) -> LogKernel:
         sets = (z[:, None] if z.ndim == 2 else z for z in (x, y))
@@ -390,7 +390,7 @@ class _CosineTile:
             self.cosines.masked_fill_(self.b == 0, -torch.inf)
 
     def run_half_steps(self) -> Self:
-        """Run Sinkhorn half-steps on each pair of sets, and store their sums and potentials.
+        """Run Sinkhorn half-steps on each pair of sets, and store each step's kernel sums and potentials.
 
         The kernel is e^((cosine - shift) / temperature). Without steps on columns the shift is the maximum of each row,
         so that nothing vanishes at any temperature. With such steps it is 1, and the temperature is bounded from below.

@@ -404,11 +404,11 @@ def _bias_plus_inner_products(column_bias: Tensor, x: Tensor, y: Tensor) -> Tens
     """Return <x_i, y_j> + column_bias_j of all pairs, (N, M)."""
     if is_in_torch_func():
         return disable_autocast_in_grad_fn(torch.addmm(column_bias, x, y.T))
-    products: Tensor = _BiasPlusInnerProducts.apply(column_bias, x, None if y is x else y)
+    products: Tensor = _ColumnBiasPlusInnerProducts.apply(column_bias, x, None if y is x else y)
     return products
 
 
-class _BiasPlusInnerProducts(torch.autograd.Function):
+class _ColumnBiasPlusInnerProducts(torch.autograd.Function):
     """Autograd function of column_bias + x y^T, or column_bias + x x^T if y is None."""
 
     @staticmethod

@@ -134,8 +134,8 @@ class PairPasses(ABC):
         T is S without its link.
         """
 
-    def _reduce_and_scale_gradients(self, gradients: list[Tensor | None]) -> list[Tensor | None]:
-        """Reduce and scale gradients so that averaging over processes gives the full gradient.
+    def _reduce_or_scale_gradients(self, gradients: list[Tensor | None]) -> list[Tensor | None]:
+        """Reduce or scale each gradient so that averaging over processes gives the full gradient.
 
         Inputs that belong to no row or column (parameters of a learned cost) are replicated: their gradients are summed
         over the processes. Others are multiplied by the number of processes.

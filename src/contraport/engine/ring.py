@@ -368,7 +368,7 @@ class RingPairPasses(PairPasses):
                     rest += total
                 elif needs_grad[k]:
                     gradients[k] = total
-        return self._reduce_and_scale_gradients(gradients)
+        return self._reduce_or_scale_gradients(gradients)
 
     def plan_similarity_row_sums(self, row_potential: Tensor, column_potential: Tensor) -> Tensor:
         f, g = self.rows.sort_rows_by_process(row_potential), self.columns.sort_rows_by_process(column_potential)

@@ -119,7 +119,7 @@ class CudaPairPasses(PairPasses):
         inputs, weights = self.inputs.take_rows(own), _StackedWeightTerms(a, b, u, v).take_rows(own)
         x, y, row_mass, column_mass = _embedding_and_bias_gradients(inputs, weights, needs_grad, without_link)
         gradients = _place_in_zeros(x, own, n), y, _place_in_zeros(row_mass, own, n), column_mass
-        return self._reduce_and_scale_gradients(
+        return self._reduce_or_scale_gradients(
             [value if needed else None for value, needed in zip(gradients, needs_grad, strict=True)]
         )
 
@@ -310,7 +310,7 @@ def _row_log_sums_or_weighted_sums(
 def _embedding_and_bias_gradients(
     inputs: _KernelInputs, weights: _StackedWeightTerms, needs_grad: Sequence[bool], without_link: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients with respect to x, y and both bias vectors.
+    """Return the gradients of the weighted sum of pair logits with respect to x, y and both bias vectors.
 
     They are W y, W^T x, and the row and column sums of the pair weights W. Gradients that are not needed are
     uninitialized.

@@ -160,7 +160,7 @@ class StreamedPairPasses(PairPasses):
             self.log_kernel.add_tile_gradients(
                 tile.rows, tile.columns, weight, gradients if tile.stands_for_transpose else row_slots
             )
-        return self._reduce_and_scale_gradients(gradients)
+        return self._reduce_or_scale_gradients(gradients)
 
     def plan_similarity_row_sums(self, row_potential: Tensor, column_potential: Tensor) -> Tensor:
         sums = torch.zeros_like(row_potential)
@@ -385,7 +385,7 @@ def has_fast_cpu_bfloat16(device: torch.device) -> bool:
 
 
 def _stored_entries_upper_bound(geometry: Geometry, processes: Processes) -> int:
-    """Return an upper bound on the number of entries that a process stores."""
+    """Return an upper bound on the number of kernel entries that a process stores."""
     (n, m), (height, width) = geometry.shape, TILE_SHAPE
     strips = -(-n // height)
     tiles = strips * -(-m // width)
@@ -414,8 +414,8 @@ class _MinMaxLabelsPerTile:
 class _RunningLogSum:
     """Running log-sum-exp of rows whose entries are added block by block."""
 
-    def __init__(self, empty: Tensor) -> None:
-        self.maximum, self.total = empty, torch.zeros_like(empty)
+    def __init__(self, minus_infinities: Tensor) -> None:
+        self.maximum, self.total = minus_infinities, torch.zeros_like(minus_infinities)
 
     def add_and_overwrite(self, rows: slice, values: Tensor) -> None:
         """Add entries, (rows, k), to the running log-sum-exp; their memory is overwritten."""
