@@ -111,8 +111,8 @@ class PairSet:
         return len(self.terms[0].row_labels), len(self.terms[0].column_labels)
 
     @classmethod
-    def all_pairs(
-        cls, items: tuple[Tensor, Tensor], *, excluded_by: Sequence[LabelExclusion | SimilarityExclusion] = ()
+    def all_pairs_except(
+        cls, exclusions: Sequence[LabelExclusion | SimilarityExclusion], items: tuple[Tensor, Tensor]
     ) -> PairSet:
         """Build the set of all row-column pairs except those that masks exclude.
 
@@ -123,7 +123,7 @@ class PairSet:
         empty = torch.empty(len(rows), 0, dtype=torch.long, device=rows.device)
         others = empty if rows is columns else torch.empty(len(columns), 0, dtype=torch.long, device=columns.device)
         pairs = cls((EqualLabelTerm(1, empty, others),))
-        for mask in excluded_by:
+        for mask in exclusions:
             if not isinstance(mask, LabelExclusion):
                 raise UsageError(
                     "features: the compared pairs depend on them, but this target or divergence needs pairs given by "

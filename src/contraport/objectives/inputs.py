@@ -285,13 +285,13 @@ def parse_extra_negatives(inputs: CallInputs, options: Mapping[str, Any]) -> Ext
 
 
 def check_views(
-    views: Sequence[Tensor], *, shared_columns: bool = False, first_number: int = 0, sets: bool = False
+    views: Sequence[Tensor], *, last_is_shared_columns: bool = False, first_number: int = 0, sets: bool = False
 ) -> None:
     """Raise `UsageError` unless the views are floating-point tensors of equal shape (n, d).
 
     Args:
         views: the embeddings; or sets of vectors, (n, t, d), of which views may have different numbers t.
-        shared_columns: whether the last view may have another number of rows.
+        last_is_shared_columns: whether the last view is not one but prototypes or the like, with any number of rows.
         first_number: number of the first of these views in the call, for messages.
         sets: whether items are sets of vectors.
     """
@@ -303,7 +303,7 @@ def check_views(
             raise UsageError(f"z{k}: must be a tensor, got {type(view).__name__}; use torch.as_tensor.", kind="type")
         if view.layout != torch.strided:
             raise UsageError(f"z{k}: must be a dense tensor, got {view.layout}; use to_dense().", kind="sparse")
-        shared = shared_columns and k == first_number + len(views) - 1
+        shared = last_is_shared_columns and k == first_number + len(views) - 1
         # Sets may differ in their number of vectors.
         agrees = view.ndim == ndim and view.shape[-1] == views[0].shape[-1]
         if not (agrees and (shared or view.shape[0] == views[0].shape[0])):

@@ -238,7 +238,7 @@ def _iterate_matching_part_indices(
             yield indices
             continue
         cut = len(indices[0]) * (parts // 2) // parts
-        orders = _argsort_into_matching_parts(
+        orders = _argsort_into_two_parts(
             [side[index] for side, index in zip(sides, indices, strict=True)], cut, generator
         )
         indices = [index[order] for index, order in zip(indices, orders, strict=True)]
@@ -246,7 +246,7 @@ def _iterate_matching_part_indices(
         stack.append(([index[cut:] for index in indices], parts - parts // 2))
 
 
-def _argsort_into_matching_parts(sides: Sequence[Tensor], first_size: int, generator: torch.Generator) -> list[Tensor]:
+def _argsort_into_two_parts(sides: Sequence[Tensor], first_size: int, generator: torch.Generator) -> list[Tensor]:
     """Return an order of each point set, which puts its first part before its second one.
 
     One set is sorted along a random direction. Of two sets, the first parts match each other, and so do the second

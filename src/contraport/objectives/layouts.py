@@ -42,7 +42,7 @@ CachedT = TypeVar("CachedT")
 
 @dataclass(frozen=True, eq=False)
 class PairPattern:
-    """Compared and positive pairs of a block, given by items and masks.
+    """Compared pairs of a block, all but those that masks exclude, and its positive pairs.
 
     Attributes:
         num_items: Number of items in the batch, n.
@@ -217,7 +217,7 @@ class PairPattern:
 
     def compared_pairs(self) -> PairSet:
         """Return the set of compared pairs."""
-        return self.compute_once("compared", lambda: PairSet.all_pairs(self.items, excluded_by=self.masks))
+        return self.compute_once("compared", lambda: PairSet.all_pairs_except(self.masks, self.items))
 
     def different_item_pairs(self) -> PairSet:
         """Return the compared pairs of two different items, which are the negatives."""
@@ -338,7 +338,7 @@ def build_diagonal_pattern(
 
 
 class LayoutTraits(NamedTuple):
-    """Properties of a layout that are the same for all views, such as `stop_gradient`.
+    """Properties of a layout that do not depend on the views passed to it, such as `stop_gradient`.
 
     Attributes:
         shared_columns: Whether the columns are not items but prototypes or the like, the same for all rows and
@@ -387,7 +387,7 @@ class Layout(BooleanFieldCheckMixin, ABC):
 
     @property
     def traits(self) -> LayoutTraits:
-        """Properties of the layout that are the same for all views, such as `stop_gradient`."""
+        """Properties of the layout that do not depend on the views passed to it, such as `stop_gradient`."""
         return LayoutTraits()
 
     def with_mask_by_features(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:

@@ -128,7 +128,7 @@ class MatchingProblem:
         negatives = () if self.negatives is None else (self.negatives.embeddings,)
         return max(int(z.shape[-2]) for z in (*self.inputs.views, *negatives))
 
-    def list_blocks_of_present_views(self) -> list[Block]:
+    def list_blocks_without_absent_items(self) -> list[Block]:
         """Return the blocks of compared pairs, without rows and columns of missing views."""
         inputs = self.inputs
         blocks = self.layout(*inputs.views, *self.non_item_columns)
@@ -242,7 +242,7 @@ def build_local_problem(
     target = target if own_target is None else convert_matrix_or_pairs_to_target(own_target)
     if traits.shared_columns:
         views = as_masked_vector_sets(views, masks) if sets else views
-        check_views(views, shared_columns=True, sets=sets)
+        check_views(views, last_is_shared_columns=True, sets=sets)
         for name, value in {"present": options.pop("present", None), "similarities": similarities}.items():
             check(value is None, f"{name}: cannot be combined with shared columns, which are not items.", "conflict")
         columns, views = views[-1:], views[:-1]
@@ -305,7 +305,7 @@ def describe_type_and_row_shape(value: object) -> str:
     return "none" if value is None else type(value).__name__
 
 
-def _types_and_row_shapes_by_option(problem: MatchingProblem) -> dict[str, str]:
+def _type_and_row_shape_by_input(problem: MatchingProblem) -> dict[str, str]:
     """Describe each input's type and per-item shape, which all processes must share."""
     inputs, negatives, ndim = problem.inputs, problem.negatives, problem.inputs.views[0].ndim
 
@@ -350,7 +350,7 @@ def _gather_sizes_and_check_options(processes: Processes, problem: MatchingProbl
     Raises:
         UsageError: processes give different options, or one of them rejected its inputs.
     """
-    forms, views = _types_and_row_shapes_by_option(problem), problem.inputs.views
+    forms, views = _type_and_row_shape_by_input(problem), problem.inputs.views
     negatives = 0 if problem.negatives is None else len(problem.negatives.embeddings)
     complete = {name: forms.get(name, "none") for name in OPTION_NAMES_COMPARED_BEFORE_GATHER}
     # Checksums, not texts: one small gather of integers in the usual case; texts are only sent for an error.

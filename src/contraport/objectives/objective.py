@@ -171,7 +171,7 @@ class Objective(Loss):
         return (self.constraint, self.target, self.divergence, self.penalties) == (Rows(), Pairs(), KL(), {})
 
     def mutual_information_bound(self, value: float | Tensor) -> float | None:
-        """Return the lower bound on mutual information by a value of InfoNCE, None for other losses.
+        """Return the lower bound on mutual information that a value of InfoNCE implies, None for other losses.
 
         `value` is the InfoNCE loss of the last call. The bound is log k minus the value. k is the number of candidates
         among which an item's other view was classified, itself included; if the value sums over pairs of views, the
@@ -223,7 +223,7 @@ class Objective(Loss):
         has_weights = bool(problem.inputs.attributes.keys() & {"weights", "column_weights"})
         is_unweighted = problem.target.positives_from_views and not has_weights
         with autocast_disabled(problem.inputs.views[0]):
-            for block in problem.list_blocks_of_present_views():
+            for block in problem.list_blocks_without_absent_items():
                 for result in self._solve_block(problem, block):
                     exact, row_weights = result.plan.exact_axis is not None, result.row_weights
                     log_mass = 0.0 if exact else result.plan.cached_log_row_or_column_mass
@@ -253,16 +253,16 @@ class Objective(Loss):
         problem = self._build_problem(views, options)
         # The context stays active between results: what the caller computes from them is not autocast either.
         with autocast_disabled(problem.inputs.views[0]):
-            for block in problem.list_blocks_of_present_views():
+            for block in problem.list_blocks_without_absent_items():
                 yield from self._solve_block(problem, block)
 
     def _build_problem(
-        self, views: tuple[Tensor, ...], options: Mapping[str, CallOptionValue], reduction: str | None = None
+        self, views: tuple[Tensor, ...], options: Mapping[str, CallOptionValue], reduction_to_check: str | None = None
     ) -> MatchingProblem:
-        """Check the call, also for its loss if a reduction is given, and build its matching problem."""
+        """Check the call, as one of the loss if a reduction is given, and build its matching problem."""
         try:
-            if reduction is not None:
-                self._check_loss_call(options, reduction)
+            if reduction_to_check is not None:
+                self._check_loss_call(options, reduction_to_check)
             problem = build_local_problem(self.layout, self.target, views, options, sets=self.kernel.compares_sets)
         except Exception as error:
             # An error on this process must not leave the others waiting in a collective: it is reported, then raised.
@@ -291,7 +291,7 @@ class Objective(Loss):
         forward, ids = directions[0].block, attributes.get("ids")
         marginals: LogMarginals | None = None
         if self.constraint.marginals == "weights":
-            marginals = self._normalize_weights_to_log_marginals(attributes.get("weights"), forward)
+            marginals = self._require_weights_as_log_marginals(attributes.get("weights"), forward)
         same_pairs = problem.negatives is None and not problem.traits.requires_features_argument
         if same_pairs and "column_weights" not in attributes:
             # Both directions in one solve: each pass over the pairs serves a half step of both.
@@ -316,8 +316,8 @@ class Objective(Loss):
             results.append(PlanWithTarget(side, target, plan, row_weights, ids))
         return results
 
-    def _normalize_weights_to_log_marginals(self, item_weights: Tensor | None, block: Block) -> LogMarginals:
-        """Return normalized item weights of rows and columns as log marginals.
+    def _require_weights_as_log_marginals(self, item_weights: Tensor | None, block: Block) -> LogMarginals:
+        """Return the required item weights of rows and columns, normalized, as log marginals.
 
         Raises:
             UsageError: a weight is missing or not positive, or a column has no item.

@@ -277,7 +277,7 @@ def soft_assignments(z: Tensor, prototypes: Tensor, temperature: float = 0.05, i
     >>> swap = contraport.info_nce(temperature=0.1, symmetric=False, shared_columns=True)
     >>> value = swap(z0, prototypes, target=soft_assignments(z1, prototypes))
     """
-    check_views((z, prototypes), shared_columns=True)
+    check_views((z, prototypes), last_is_shared_columns=True)
     kernel = Gibbs("cosine", temperature)
     with autocast_disabled(z):
         (plan,) = Balanced(iterations)(Geometry(kernel(prototypes, gather(z))))

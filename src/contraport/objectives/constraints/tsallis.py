@@ -120,7 +120,7 @@ class TsallisProblem(HostLoop):
         return self.logit_geometry.with_link(link, factor=scale, row_shift=-potential * scale)
 
     def log_row_power_sums(self, potential: Tensor, exponent: float) -> Tensor:
-        """Return the log of each row's sum of the powers [(order - 1) (theta - t)]_+^exponent, (N,)."""
+        """Return the log of each row's sum of [(order - 1) (logit - threshold)]_+^exponent, (N,)."""
         log_factor = exponent * math.log(self.factored_out_base)
         return row_log_sums(self.build_power_geometry(potential, exponent)) + log_factor
 
@@ -132,9 +132,9 @@ class TsallisProblem(HostLoop):
         bound neither overshoots.
         """
         slope = self.order - 1
-        log_total = self._log_sums_per_potential(self.log_row_power_sums(potential, self.plan_exponent))
+        log_total = self._pool_rows_of_shared_potential(self.log_row_power_sums(potential, self.plan_exponent))
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.order != 2):
-            log_slopes = self._log_sums_per_potential(self.log_row_power_sums(potential, self.plan_exponent - 1))
+            log_slopes = self._pool_rows_of_shared_potential(self.log_row_power_sums(potential, self.plan_exponent - 1))
         empty = log_slopes == -torch.inf
         log_total = log_total.masked_fill(empty, 0)
         step = -torch.expm1(-slope * log_total) / slope * torch.exp(log_total - log_slopes.masked_fill(empty, 0))
@@ -173,13 +173,13 @@ class TsallisProblem(HostLoop):
         """
         lift = self.potential_offset - self.plan_exponent
         if self.order < 1:
-            return self._log_sums_per_potential(row_log_sums(self.logit_geometry)) + lift
+            return self._pool_rows_of_shared_potential(row_log_sums(self.logit_geometry)) + lift
         breadth = math.log(self.num_pairs_per_potential)
         sharpness = max(1.0, 2 * (self.order - 1) * breadth)
-        sharp = self._log_sums_per_potential(row_log_sums(self.logit_geometry.with_link(None, factor=sharpness)))
+        sharp = self._pool_rows_of_shared_potential(row_log_sums(self.logit_geometry.with_link(None, factor=sharpness)))
         return sharp / sharpness + (lift - breadth / sharpness)
 
-    def _log_sums_per_potential(self, log_row_sums: Tensor) -> Tensor:
+    def _pool_rows_of_shared_potential(self, log_row_sums: Tensor) -> Tensor:
         """Return log row sums, (N,), or the log of their total for each row if all share one potential."""
         return log_row_sums if self.has_potential_per_row else log_row_sums.logsumexp(0).expand_as(log_row_sums)
 

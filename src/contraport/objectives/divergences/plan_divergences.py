@@ -61,7 +61,7 @@ class KL(Divergence):
         return super().constraint_conflict_message(constraint) if self.conditional else None
 
     def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
-        """Return each row's divergence, (N,), including a share of the mass difference by its target mass."""
+        """Return each row's divergence, (N,); rows share the difference in total mass in proportion to target mass."""
         if not result.block.pattern.includes_positives:
             check_has_negatives(result)
         target, plan = result.target, result.plan
@@ -123,7 +123,7 @@ class SquaredL2(Divergence):
 
 @dataclass(frozen=True, repr=False)
 class Rince(Divergence):
-    """Robust InfoNCE (RINCE) for noisy positives, between InfoNCE and a symmetric loss.
+    """Robust InfoNCE (RINCE) for noisy positives, between InfoNCE and a loss symmetric in positives and negatives.
 
     It can be negative. The value is mean_i 1/q [(lam sum_j N P_ij)^q - (N P_i+)^q], with P_i+ the mass on the positives
     of row i. If the marginal a of the rows is not 1/N, P_ij / a_i replaces N P_ij. The limit q -> 0 is InfoNCE; q = 1
