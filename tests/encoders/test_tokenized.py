@@ -322,7 +322,7 @@ def test_run_resumes_without_the_original_folder(folder, tmp_path, options):
         uninterrupted.model().state_dict().items(), resumed.model().state_dict().values(), strict=True
     ):
         assert torch.equal(one, other), name
-    assert as_run_folder(resumed).model_config()["encoder"] == [str(folder)]
+    assert as_run_folder(resumed).read_model_config()["encoder"] == [str(folder)]
     assert resumed.settings().encoder == str(folder)
 
 

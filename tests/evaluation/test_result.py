@@ -16,7 +16,7 @@ from contraport.data import from_arrays
 from contraport.encoders import Model
 from contraport.evaluation import evaluate
 from contraport.evaluation.command_options import EvaluateOptions
-from contraport.evaluation.evaluation_results import Evaluation, EvaluationsByRun
+from contraport.evaluation.evaluation_results import Evaluation, EvaluationsByRunPath
 from contraport.evaluation.loaded_run import LoadedRun
 from contraport.metrics import eval_context, probes
 from contraport.runs import Run, as_run_folder
@@ -215,6 +215,6 @@ def test_repr_of_an_evaluation_includes_its_verdict() -> None:
     expected = "Evaluation(digits; 2 encoders; Better than raw inputs; values: evaluation.to_rows())"
     assert str(evaluation) == repr(evaluation) == expected
     assert evaluation["rows"] == values
-    by_run = EvaluationsByRun({"runs/a": evaluation})
-    assert str(by_run) == f"EvaluationsByRun(\n  'runs/a': {expected}\n)"
+    by_run = EvaluationsByRunPath({"runs/a": evaluation})
+    assert str(by_run) == f"EvaluationsByRunPath(\n  'runs/a': {expected}\n)"
     assert "verdict" not in repr(Evaluation(rows=values))

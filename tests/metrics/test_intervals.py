@@ -14,7 +14,7 @@ from contraport.metrics.intervals import (
     draw_bootstrap_values,
     paired_bootstrap_difference,
     percentile_interval,
-    root_bootstrap_means,
+    sqrt_bootstrap_means,
 )
 from contraport.metrics.probes import bootstrap_r_squared, squared_calibration_pseudovalues
 
@@ -107,7 +107,7 @@ def test_calibration_error_is_unbiased_and_its_interval_covers(shift: float, err
         random = np.random.default_rng(seed)
         confidence = random.uniform(0.4, 0.99, 400)
         gaps = squared_calibration_pseudovalues(np.stack([confidence, random.random(400) < confidence - shift], axis=1))
-        low, high = bootstrap_interval(MetricResult(gaps, root_bootstrap_means), resamples=150)
+        low, high = bootstrap_interval(MetricResult(gaps, sqrt_bootstrap_means), resamples=150)
         squares.append(gaps.mean())
         covered.append(low <= error <= high)
     assert np.mean(squares) == pytest.approx(error**2, abs=4 * np.std(squares) / 120**0.5)
@@ -119,10 +119,10 @@ def test_intervals_are_determined_by_the_seed() -> None:
     assert first == second != third
 
 
-@pytest.mark.parametrize("statistic", [bootstrap_means, bootstrap_medians, root_bootstrap_means, bootstrap_r_squared])
+@pytest.mark.parametrize("statistic", [bootstrap_means, bootstrap_medians, sqrt_bootstrap_means, bootstrap_r_squared])
 def test_counts_of_items_are_equivalent_to_repeated_items(statistic) -> None:
     pairs = np.stack([RANDOM.random(40), RANDOM.random(40) < 0.7], axis=1)
-    items = pairs[:, 0] if statistic in (bootstrap_means, root_bootstrap_means) else pairs
+    items = pairs[:, 0] if statistic in (bootstrap_means, sqrt_bootstrap_means) else pairs
     counts = RANDOM.integers(0, 3, size=(5, 40)).astype(float)
     repeated = [MetricResult(np.repeat(items, row.astype(int), axis=0), statistic).value for row in counts]
     assert statistic(items, counts) == pytest.approx(repeated)
@@ -145,7 +145,7 @@ def test_is_mean_of_items() -> None:
         bootstrap_means,
         bootstrap_means_transformed_below_1,
         bootstrap_means_limited_to_0_1,
-        root_bootstrap_means,
+        sqrt_bootstrap_means,
         bootstrap_medians,
         bootstrap_r_squared,
     ):

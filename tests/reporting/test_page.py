@@ -20,7 +20,7 @@ from contraport.metrics.intervals import Difference
 from contraport.reporting import report
 from contraport.reporting.page import compose_title, render_report
 from contraport.reporting.reported_run import load_runs
-from contraport.reporting.sections.results_and_settings import build_metric_tables, list_evaluated_metrics
+from contraport.reporting.sections.results_and_settings import build_metric_table_per_dataset, list_evaluated_metrics
 from contraport.reporting.verdict import compose_verdict_sentences
 
 HOSTILE_NAME = '<script>alert(1)</script><img src=x onerror="alert(2)">'
@@ -28,7 +28,7 @@ HOSTILE_NAME = '<script>alert(1)</script><img src=x onerror="alert(2)">'
 
 def tables(runs):
     loaded = load_runs(runs)
-    return build_metric_tables(loaded, list_evaluated_metrics(loaded))
+    return build_metric_table_per_dataset(loaded, list_evaluated_metrics(loaded))
 
 
 class Tags(HTMLParser):
@@ -213,7 +213,9 @@ def test_no_best_if_a_run_lacks_the_metric(make_run) -> None:
     del values["rows"]["trained"]["knn"]
     write_json(runs[1].evaluation_path, values)
     loaded = load_runs([runs[0]]), load_runs(runs)
-    (alone,), (beside,) = (build_metric_tables(runs_in_order, [find_metric("knn")]) for runs_in_order in loaded)
+    (alone,), (beside,) = (
+        build_metric_table_per_dataset(runs_in_order, [find_metric("knn")]) for runs_in_order in loaded
+    )
     assert alone.encoder_rows[-1].cells[0].is_significantly_best
     assert not any(cell.is_significantly_best for encoder in beside.encoder_rows for cell in encoder.cells)
 

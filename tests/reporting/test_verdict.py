@@ -7,7 +7,7 @@ import pytest
 
 from contraport._utils.files import write_json
 from contraport.reporting.reported_run import load_runs
-from contraport.reporting.sections.results_and_settings import build_metric_tables, list_evaluated_metrics
+from contraport.reporting.sections.results_and_settings import build_metric_table_per_dataset, list_evaluated_metrics
 from contraport.reporting.verdict import compose_verdict_sentences
 
 
@@ -53,7 +53,7 @@ def test_significant_difference_has_its_interval(make_run):
     )
     assert sentences[2] == "1 of the 400 test items = 0.25 points; smaller differences are noise."
     assert sentences[3] == "The runs differ in temperature (0.5; 0.1)."
-    (group,) = build_metric_tables(runs, list_evaluated_metrics(runs))
+    (group,) = build_metric_table_per_dataset(runs, list_evaluated_metrics(runs))
     assert [encoder.name for encoder in group.encoder_rows if encoder.cells[0].is_significantly_best] == ["one"]
     assert group.encoder_rows[-2].cells[0].interval == "93.0–97.0%"
 
@@ -72,7 +72,7 @@ def test_insignificant_difference_is_not_marked(make_run):
     runs = make_compared_runs(make_run, (0.012, -0.004, 0.028))
     text = "one and two do not differ significantly on the linear probe, 95.0% and 93.8%: 1.2 points (−0.4 to 2.8)."
     assert compose_verdict_sentences(runs)[0] == text
-    (group,) = build_metric_tables(runs, list_evaluated_metrics(runs))
+    (group,) = build_metric_table_per_dataset(runs, list_evaluated_metrics(runs))
     assert not any(encoder.cells[0].is_significantly_best for encoder in group.encoder_rows)
 
 
@@ -218,7 +218,7 @@ def test_runs_on_different_test_items_are_not_compared(make_run):
     assert not any(
         "evaluate them together" in sentence or "three has the highest" in sentence for sentence in sentences
     )
-    (group,) = build_metric_tables(runs, list_evaluated_metrics(runs))
+    (group,) = build_metric_table_per_dataset(runs, list_evaluated_metrics(runs))
     assert group.size_sentence == (
         "On digits: 1,000 training and 400 test items of one and two; 2,000 training and 900 test items (uniformity: a "
         "random 400 of them) of three."
@@ -343,7 +343,7 @@ def test_metric_without_direction_has_no_best(make_run):
     best_by_metric = {
         measure.key: [
             encoder.name
-            for encoder in build_metric_tables(runs, [measure])[0].encoder_rows
+            for encoder in build_metric_table_per_dataset(runs, [measure])[0].encoder_rows
             if encoder.cells[0].is_significantly_best
         ]
         for measure in list_evaluated_metrics(runs)

@@ -50,7 +50,7 @@ def after_embed(options: Options, path: Path) -> Sequence[str]:
         return commands
     from contraport.encoders.model import resolve_view_index  # needs torch, which `embed` has imported
 
-    config = run.model_config()
+    config = run.read_model_config()
     names, shapes = config["view_names"], config["shapes"]
     embedded = names[resolve_view_index("view", options["view"], names, shapes)]
     texts = [name for name, shape in zip(names, shapes, strict=True) if len(shape) == 0]

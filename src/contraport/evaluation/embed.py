@@ -117,7 +117,7 @@ def encode_items(
         check(good, message, "views")
         items = {name: items[name] for name in names} if is_dict else items
     model = model if dims is None else model.truncate(dims)
-    with rename_argument("items", "data"), _hint_list_on_error(model, items):
+    with rename_argument("items", "data"), _suggest_list_for_single_item(model, items):
         dataset = SplitLoader(settings, model).load(items, "train", whole=True)
         if view is not None:
             dataset = dataset.select_views([resolve_dataset_view_index(dataset, whole, view)])
@@ -135,7 +135,7 @@ def encode_items(
 
 
 @contextmanager
-def _hint_list_on_error(model: Model, items: Any) -> Iterator[None]:
+def _suggest_list_for_single_item(model: Model, items: Any) -> Iterator[None]:
     """Context manager that adds "pass a list" to errors about a single item."""
     try:
         yield

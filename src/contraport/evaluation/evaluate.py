@@ -28,7 +28,7 @@ from contraport.evaluation.command_options import (
     SeveralRunsEvaluateOptions,
     SingleRunEvaluateOptions,
 )
-from contraport.evaluation.evaluation_results import Evaluation, EvaluationsByRun
+from contraport.evaluation.evaluation_results import Evaluation, EvaluationsByRunPath
 from contraport.evaluation.loaded_run import LoadedRun, find_checkpoints_by_epoch, iter_intermediate_model_copies
 from contraport.evaluation.notes_and_verdict import (
     ResultByMetric,
@@ -70,10 +70,10 @@ ValueAndDrawsByMetric = Mapping[str, tuple[float, Array]]
 """Value and bootstrap draws of each metric of one encoder, by metric key."""
 
 
-@overload_by_options(SingleRunEvaluateOptions, Evaluation, SeveralRunsEvaluateOptions, EvaluationsByRun)
+@overload_by_options(SingleRunEvaluateOptions, Evaluation, SeveralRunsEvaluateOptions, EvaluationsByRunPath)
 @EVALUATE_COMMAND_SPEC.with_option_parameters
 @fork_rng_locked_at_ends([])
-def evaluate(arguments: dict[str, Any]) -> Evaluation | EvaluationsByRun:
+def evaluate(arguments: dict[str, Any]) -> Evaluation | EvaluationsByRunPath:
     """Evaluate the frozen encoder of one run, or of several runs.
 
     For a sequence of runs, the results are returned by path. The caller's random state does not change.
@@ -117,7 +117,7 @@ def evaluate(arguments: dict[str, Any]) -> Evaluation | EvaluationsByRun:
             _check_model_unchanged_and_save(one)
     if paths is not options.run:
         return evaluations[0].result
-    return EvaluationsByRun({str(one.run_folder.path): one.result for one in evaluations})
+    return EvaluationsByRunPath({str(one.run_folder.path): one.result for one in evaluations})
 
 
 class EvaluationToSave(NamedTuple):

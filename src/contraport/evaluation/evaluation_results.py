@@ -97,7 +97,7 @@ class Evaluation(dict[str, Any]):
 
 
 @keep_deprecated_attributes(table="to_rows")
-class EvaluationsByRun(dict[str, Evaluation]):
+class EvaluationsByRunPath(dict[str, Evaluation]):
     """Evaluation results of several runs, by path of the run folder."""
 
     def to_rows(self) -> list[EncoderMetricRow]:
@@ -106,7 +106,7 @@ class EvaluationsByRun(dict[str, Evaluation]):
 
     def __repr__(self) -> str:
         lines = [f"  {path!r}: {result!r}" for path, result in self.items()]
-        return "\n".join(["EvaluationsByRun(", *lines, ")"])
+        return "\n".join(["EvaluationsByRunPath(", *lines, ")"])
 
     def _repr_html_(self) -> str:
         """Return HTML tables of each run, and of differences from the first."""

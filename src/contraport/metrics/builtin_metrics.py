@@ -133,7 +133,7 @@ def knn_hits_result(context: EvalContext) -> MetricResult:
 def rms_calibration_result(context: EvalContext) -> MetricResult:
     """Root mean square gap between probe confidence and accuracy in 15 bins."""
     pairs = probes.probe_confidence_correctness_pairs(context.fitted_probe, context.test_features, context.test_labels)
-    return intervals.MetricResult(probes.squared_calibration_pseudovalues(pairs), intervals.root_bootstrap_means)
+    return intervals.MetricResult(probes.squared_calibration_pseudovalues(pairs), intervals.sqrt_bootstrap_means)
 
 
 @register_few_label_metric("Few-shot@{}", numbers=(1, 5, 10))

@@ -69,11 +69,11 @@ class ColumnRanking:
 
     def share_of_columns_in_any_top_k(self, k: int) -> float:
         """Return the share of columns that are among some row's k nearest."""
-        return len(np.unique(self._flat_nearest_columns(k))) / len(self.column_popularity)
+        return len(np.unique(self._concatenated_nearest_columns(k))) / len(self.column_popularity)
 
     def column_hubness(self, k: int) -> float:
         """Return the hubness, the skewness of the columns' k-nearest-neighbor counts."""
-        counts = np.bincount(self._flat_nearest_columns(k), minlength=len(self.column_popularity))
+        counts = np.bincount(self._concatenated_nearest_columns(k), minlength=len(self.column_popularity))
         centered = counts - counts.mean()
         return float((centered**3).mean() / max((centered**2).mean(), 1e-12) ** 1.5)
 
@@ -84,10 +84,10 @@ class ColumnRanking:
         for each training pair. If there are fewer popular columns than k, even the k most popular ones have a ratio
         below 1. So compare the ratios of different rankings.
         """
-        shown = self.column_popularity[self._flat_nearest_columns(k)].mean()
+        shown = self.column_popularity[self._concatenated_nearest_columns(k)].mean()
         return float(shown / np.average(self.column_popularity, weights=self.column_popularity))
 
-    def _flat_nearest_columns(self, k: int) -> np.ndarray[Any, Any]:
+    def _concatenated_nearest_columns(self, k: int) -> np.ndarray[Any, Any]:
         """Return the k nearest columns of every row, concatenated."""
         self._check_depth(k)
         nearest = self.ranked_columns[:, :k]

@@ -83,10 +83,10 @@ def bootstrap_means_limited_to_0_1(items: ItemValueArray, counts: Array) -> Arra
     return bootstrap_means_transformed_below_1(items, counts).clip(min=0)
 
 
-def root_bootstrap_means(items: ItemValueArray, counts: Array) -> Array:
+def sqrt_bootstrap_means(items: ItemValueArray, counts: Array) -> Array:
     """Return square roots of bootstrap means, `(b,)`, with 0 for negative means.
 
-    >>> root_bootstrap_means(np.array([4.0, 14.0, -8.0]), np.array([[1, 1, 0], [1, 0, 1]])).tolist()
+    >>> sqrt_bootstrap_means(np.array([4.0, 14.0, -8.0]), np.array([[1, 1, 0], [1, 0, 1]])).tolist()
     [3.0, 0.0]
     """
     return np.asarray(np.sqrt(bootstrap_means(items, counts).clip(min=0)))

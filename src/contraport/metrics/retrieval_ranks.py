@@ -242,7 +242,7 @@ class _DistinctViews(NamedTuple):
 
 
 def _first_view_ranks_at(views: _DistinctViews, positions: Tensor) -> Tensor:
-    """Return the rank of each queried first view's most similar match among the second views, (q,)."""
+    """For each queried first view, return the rank that its most similar match has among all second views, (q,)."""
     chosen, at = views.row_by_item[positions].unique(return_inverse=True)
     index_in_chosen = views.row_by_item.new_full((len(views.row_points),), -1)
     index_in_chosen[chosen] = torch.arange(len(chosen), device=chosen.device)

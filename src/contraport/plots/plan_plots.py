@@ -47,8 +47,8 @@ class LogScale(NamedTuple):
         return [(one, (one - self.log10_low) / ((self.log10_high - self.log10_low) or 1)) for one in exponents]
 
 
-def clipped_log10(mass: Array, scale: LogScale, *, without_self: bool = False) -> Array:
-    """Return log10 of masses, clipped at the low end of `scale`."""
+def log10_with_floor(mass: Array, scale: LogScale, *, without_self: bool = False) -> Array:
+    """Return log10 of masses, raised to at least the low end of `scale`."""
     logs = np.log10(np.maximum(mass, 10**scale.log10_low)).astype(np.float32)
     if without_self:
         np.fill_diagonal(logs, np.nan)
@@ -107,7 +107,7 @@ def plan(plan: Values | RunSource, target: Values | None = None, *, width: float
     low = scale.log10_low if scale.log10_high > scale.log10_low else scale.log10_high - 1
     figure, axes = create_panels(len(matrices), figure_width=width, ratio=1.05)
     for ax, (name, matrix) in zip(axes, matrices.items(), strict=True):
-        logs = clipped_log10(matrix, scale, without_self=without_self)
+        logs = log10_with_floor(matrix, scale, without_self=without_self)
         image = ax.imshow(logs, cmap=mass_colormap(ax), interpolation="nearest", vmin=low, vmax=scale.log10_high)
         ax.set(xticks=[], yticks=[], title=name, xlabel="columns", ylabel="rows")
         ax.spines[:].set_visible(False)
@@ -272,7 +272,7 @@ def draw_bipartite_plan(ax: Axes, plan: Array, true_pair_mask: Array) -> None:
 
 
 def _draw_mass_dots(ax: Axes, x: float, heights: Array, relative_masses: Array) -> None:
-    """Draw masses, relative to equal ones, as areas of dots, inside rings that show a relative mass of 1."""
+    """Draw masses as areas of dots, inside rings whose area shows the mass if all were equal."""
     places = np.full(len(heights), x)
     ax.scatter(places, heights, s=60, facecolor="none", edgecolor=GREY, linewidth=0.8, zorder=3)
     ax.scatter(places, heights, s=60 * relative_masses, color=GREY, linewidth=0, zorder=4)

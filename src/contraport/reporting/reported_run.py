@@ -147,6 +147,6 @@ def _join_encoder_names(run: WritableRun) -> str:
     """Return the names of a run's encoders, joined by " + "."""
     names = run.config().get("encoder")
     if names is None and run.model_path.exists():
-        names = run.model_config().get("encoder")
+        names = run.read_model_config().get("encoder")
     several = [names] if isinstance(names, str) else names or ["default encoder"]
     return " + ".join(dict.fromkeys(map(str, several)))

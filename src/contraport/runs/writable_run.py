@@ -318,7 +318,7 @@ class WritableRun(Run):
             "and is not complete."
         )
 
-    def model_config(self) -> dict[str, Any]:
+    def read_model_config(self) -> dict[str, Any]:
         """Read the encoder, shapes, projection and normalization of the trained model."""
         config = self._read_file(self.model_path / "config.json", lambda path: json.loads(path.read_text("utf-8")))
         check(isinstance(config, dict), f"run: {self.model_path}/config.json is corrupt: must be an object.", "corrupt")

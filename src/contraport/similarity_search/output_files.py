@@ -103,7 +103,7 @@ def write_cards_page(
 def _run_embeds_texts(run: str | None) -> bool:
     """Return whether all views of a run are texts, or False if there is no such run."""
     try:
-        shapes = [] if run is None else WritableRun(run).model_config()["shapes"]
+        shapes = [] if run is None else WritableRun(run).read_model_config()["shapes"]
     except (UsageError, OSError, KeyError):
         return False
     return len(shapes) > 0 and not any(shapes)
@@ -138,7 +138,7 @@ def _encode_thumbnail_uri(file: Path) -> str | None:
 
 
 def _run_picture_uris_by_item(features: Features, items: Sequence[int]) -> dict[int | Path, str]:
-    """Encode images of items from the data of the run that embedded them as data URIs, by item."""
+    """Return images as data URIs, by item, from the data of the run that embedded the items."""
     pictures: dict[int | Path, str] = {}
     try:
         settings = Run(str(features.run)).settings().replace_unchecked(sample_weight=None)

@@ -17,7 +17,7 @@ from contraport.objectives import Free, LogMeanKernel, Objective, Pairs, WithinV
 from contraport.objectives.loss import Loss
 from contraport.options import keep_deprecated_attributes
 from contraport.plots.figure_setup import BLUE, GREY, ORANGE, SERIES_COLORS, create_panels, draw_heatmap, mass_colormap
-from contraport.plots.plan_plots import LogScale, clipped_log10, share_on_target
+from contraport.plots.plan_plots import LogScale, log10_with_floor, share_on_target
 from contraport.seeding import derive_torch_seed, seed_torch_generators, torch_generator
 from contraport.theory.mixture_and_lbfgs import MixtureSample, iterate_lbfgs, sample_gaussians_on_circle
 
@@ -301,7 +301,7 @@ class EmbeddingsAndPlansByPenalty:
             above.scatter(one.clean_embeddings[:, 0], one.clean_embeddings[:, 1], c=colors, s=9, zorder=3)
             uniformity = one.alignment_and_uniformity.uniformity
             above.set_title(f"factor {factor:g}: uniformity {uniformity:.2f}", fontsize="medium")
-            logs = clipped_log10(one.plan.numpy(), scale, without_self=True)
+            logs = log10_with_floor(one.plan.numpy(), scale, without_self=True)
             cmap = mass_colormap(below)
             image = below.imshow(logs, cmap=cmap, vmin=scale.log10_low, vmax=scale.log10_high, interpolation="nearest")
             below.set(xticks=[], yticks=[])

@@ -22,7 +22,7 @@ from contraport.reporting.plotly_figures import (
 from contraport.reporting.reported_run import ReportedRun
 from contraport.reporting.sections.results_and_settings import (
     ROBUSTNESS_GROUP,
-    build_metric_tables,
+    build_metric_table_per_dataset,
     list_evaluated_metrics,
 )
 
@@ -212,7 +212,7 @@ def build_robustness_section(assets: PageAssets) -> Section | None:
         return None
     dash_names = {"dot": "dotted", "dash": "dashed"}
     baselines = [f"{BASELINE_TITLES[row]} ({dash_names[_DASH_STYLE_BY_BASELINE[row]]})" for row in rows[1:]]
-    groups = build_metric_tables(assets.runs, metrics)
+    groups = build_metric_table_per_dataset(assets.runs, metrics)
     values_by_name = {"curves": curves, "metrics": metrics, "groups": groups, "baselines": baselines}
     return Section("robustness", "Robustness", values_by_name)
 

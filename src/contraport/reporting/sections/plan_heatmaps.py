@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from contraport.plots.plan_plots import MAX_DECADES, LogScale, clipped_log10, excludes_self_pairs, share_on_target
+from contraport.plots.plan_plots import MAX_DECADES, LogScale, excludes_self_pairs, log10_with_floor, share_on_target
 from contraport.plots.plot_inputs import Array
 from contraport.reporting.html_page_parts import PageAssets, PlotElement, Section
 from contraport.reporting.plotly_figures import (
@@ -192,7 +192,7 @@ def _add_plan_card(assets: PageAssets, run: ReportedRun, snapshots: list[PlanSna
 def quantize_masses(mass: Array, scale: LogScale) -> np.ndarray[Any, Any]:
     """Map masses on a logarithmic scale to integers from 0 to 255."""
     span = (scale.log10_high - scale.log10_low) or 1
-    codes: Array = (clipped_log10(mass, scale) - scale.log10_low) / span * 255
+    codes: Array = (log10_with_floor(mass, scale) - scale.log10_low) / span * 255
     return codes.round().clip(0, 255).astype(np.uint8)
 
 

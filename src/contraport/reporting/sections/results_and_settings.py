@@ -46,7 +46,7 @@ def build_results_section(assets: PageAssets) -> Section:
         return [build_metric_cell(m, values.get(m.key, {}).get("value"), values.get(m.key)) for m in retrieval_metrics]
 
     values = {
-        "groups": build_metric_tables(runs, metrics),
+        "groups": build_metric_table_per_dataset(runs, metrics),
         "metrics": metrics,
         "notes": notes,
         "differing": [(name, texts) for name, texts in setting_texts_by_name(runs).items() if len(set(texts)) > 1],
@@ -155,7 +155,7 @@ def list_evaluated_metrics(runs: Sequence[ReportedRun]) -> list[Metric]:
     return collect_metrics_for_display(row for run in runs if run.evaluation for row in run.metrics_by_encoder.values())
 
 
-def build_metric_tables(runs: Sequence[ReportedRun], metrics: Sequence[Metric]) -> list[MetricTable]:
+def build_metric_table_per_dataset(runs: Sequence[ReportedRun], metrics: Sequence[Metric]) -> list[MetricTable]:
     """Build one table of metrics for each data set on which a run was evaluated."""
     runs_by_data: dict[str, list[ReportedRun]] = {}
     for run in runs:
