@@ -387,10 +387,10 @@ def check_name(argument: str, value: object, valid_names: Iterable[str], *, list
         raise unknown_name_error(argument, value, valid_names, list_command=list_command)
 
 
-def check_type(argument: str, value: object, expected: Any, example: str) -> None:
-    """Raise `UsageError` unless a value is an instance of `expected`."""
-    if not isinstance(value, expected) or isinstance(value, type):
-        raise _usage_error_for_value(argument, f"of type {expected.__name__}, such as {example}", value, "type")
+def check_type(argument: str, value: object, expected_class: Any, example: str) -> None:
+    """Raise `UsageError` unless a value is an instance of `expected_class`."""
+    if not isinstance(value, expected_class) or isinstance(value, type):
+        raise _usage_error_for_value(argument, f"of type {expected_class.__name__}, such as {example}", value, "type")
 
 
 def check_nonempty_sequence(argument: str, value: Any, expected: str) -> None:

@@ -158,14 +158,14 @@ def write_features(path: Path, features: Features) -> None:
     _READER_AND_WRITER_BY_SUFFIX[path.suffix][1](path, features)
 
 
-def write_feature_shards(path: Path, features: Features, items_per_shard: int) -> list[Path]:
-    """Write features to numbered files named after `path`, and return their paths in order.
+def write_feature_shards(file: Path, features: Features, items_per_shard: int) -> list[Path]:
+    """Write features to numbered files named after `file`, and return their paths in order.
 
     >>> shard_path(Path("photos.npz"), 0, 2).name
     'photos.00000-of-00002.npz'
     """
     total = -(-len(features) // items_per_shard)
-    paths = [shard_path(path, number, total) for number in range(total)]
+    paths = [shard_path(file, number, total) for number in range(total)]
     for number, shard in enumerate(paths):
         write_features(shard, features.take(slice(number * items_per_shard, (number + 1) * items_per_shard)))
     return paths

@@ -120,7 +120,7 @@ def gather_sharded_state(values: Any) -> Any:
 
 
 def shard_like(value: Any, template: Any) -> Any:
-    """Shard a full tensor like another tensor, and return other values unchanged."""
+    """Shard a full tensor as `template` is sharded; return anything but a full tensor unchanged."""
     if not is_sharded_tensor(template) or is_sharded_tensor(value):
         return value
     from torch.distributed.tensor import distribute_tensor

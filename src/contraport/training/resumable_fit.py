@@ -72,7 +72,7 @@ def run_training_loop(
     batches, steps_per_epoch = components.batches, components.steps_per_epoch
     gpus = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     # Each step seeds torch's global generators; the fork returns them to the caller unchanged.
-    with _handle_interruption(run), fork_rng_locked_at_ends(gpus):
+    with _advise_resume_on_interruption(run), fork_rng_locked_at_ends(gpus):
         try:
             # Repeated once if a step was found not finite too late: from the last checkpoint, as in a resumed run, with
             # a new optimizer, schedule and callbacks. The weights are restored in place, so the wrapper stays.
@@ -145,7 +145,7 @@ def choose_finite_check_interval(device: torch.device, settings: Settings) -> in
 
 
 @contextmanager
-def _handle_interruption(run: WritableRun) -> Iterator[None]:
+def _advise_resume_on_interruption(run: WritableRun) -> Iterator[None]:
     """Context manager that adds the resume command to the error of a stopped training.
 
     On exit it restores the signal handlers, which `StopRequest` replaces.

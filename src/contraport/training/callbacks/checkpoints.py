@@ -180,7 +180,7 @@ def restore_last_checkpoint(loop: Loop, run: WritableRun) -> None:
             if callback_state is not None:
                 callback.restore(callback_state)
     except Exception as error:  # a checkpoint of another training run raises arbitrary exceptions
-        reason, remedy = one_line_reason(error), format_checkpoint_remedy_clause(run)
+        reason, remedy = one_line_reason(error), format_bad_checkpoint_remedy_clause(run)
         message = f"resume: {run.last_checkpoint} does not fit the run: {reason}{remedy}"
         raise_on_one_rank(UsageError(message, kind="checkpoint"))
 
@@ -216,7 +216,7 @@ def _convert_lightning_checkpoint(state: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def format_checkpoint_remedy_clause(run: WritableRun) -> str:
+def format_bad_checkpoint_remedy_clause(run: WritableRun) -> str:
     """Return the advice that ends an error message about an unusable last checkpoint."""
     last, earlier = run.last_checkpoint.name, sorted(file.name for file in run.checkpoints.glob("epoch-*.ckpt"))
     other = f"copy {earlier[-1]} over {last}, and its checksum over that of {last}, or " if earlier else ""
@@ -231,7 +231,7 @@ def read_resume_position_or_zero(run: WritableRun) -> Position:
         UsageError: the checkpoint is corrupt, or was written and is missing.
     """
     if not run.last_checkpoint.exists():
-        message = f"resume: {run.last_checkpoint} is missing{format_checkpoint_remedy_clause(run)}"
+        message = f"resume: {run.last_checkpoint} is missing{format_bad_checkpoint_remedy_clause(run)}"
         # Each epoch ends with a last checkpoint. A run that is killed between its first two writes has the checkpoint
         # of epoch 1, but no last one yet.
         has_later_epoch = any(file.name > "epoch-0001.ckpt" for file in run.checkpoints.glob("epoch-*.ckpt"))
@@ -247,4 +247,4 @@ def read_resume_position_or_zero(run: WritableRun) -> Position:
             raise ValueError(f"epochs, batches and steps must be integers >= 0, got {tuple(position)}")
         return position
 
-    return read_run_file(run.last_checkpoint, reader, format_checkpoint_remedy_clause(run))
+    return read_run_file(run.last_checkpoint, reader, format_bad_checkpoint_remedy_clause(run))

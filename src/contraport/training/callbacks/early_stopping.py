@@ -97,17 +97,20 @@ class EarlyStopping(Callback):
 
     Args:
         stopping_rule: the value of `early_stopping`; None: the loss is watched, and the training is not stopped.
-        metrics_logged_when_flat: online metrics that do not stop the training; only if higher is better.
+        metrics_checked_for_flatness: online metrics that do not stop the training; only if higher is better.
     """
 
     def __init__(
-        self, stopping_rule: str | None, metrics_writer: MetricsWriter, metrics_logged_when_flat: Sequence[Metric] = ()
+        self,
+        stopping_rule: str | None,
+        metrics_writer: MetricsWriter,
+        metrics_checked_for_flatness: Sequence[Metric] = (),
     ) -> None:
         self._stops = stopping_rule is not None
         self._rule = parse_stopping_rule(stopping_rule or "loss")
         self._metrics_writer = metrics_writer
         # Those of which lower is better, such as uniformity and alignment, improve at the cost of one another.
-        shares = [metric for metric in metrics_logged_when_flat if metric.better_direction == "higher"]
+        shares = [metric for metric in metrics_checked_for_flatness if metric.better_direction == "higher"]
         self._logged_metrics = [metric for metric in shares if metric.key != self._rule.watched_key]
         self._best_by_metric: dict[str, tuple[float, int, bool]] = {}  # value, epoch, and whether a flat one was logged
         self._best: float | None = None
@@ -132,7 +135,7 @@ class EarlyStopping(Callback):
             self._best, self._best_epoch = state["best"], state["best_epoch"]
 
     def on_start(self, loop: Loop) -> None:
-        """Stop if the patience is already used up, and warn if it is too long."""
+        """Stop a resumed training whose patience is used up, and warn of a patience too long to ever stop it."""
         patience = self._rule.resolve_patience(loop.epochs)
         loop.should_stop = self._stops and loop.completed_epochs - self._best_epoch >= patience
         if self._stops and 1 + patience >= loop.epochs:

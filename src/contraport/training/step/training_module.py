@@ -23,7 +23,7 @@ from contraport.training.step.step_losses import EmbeddedBatch, StepLoss
 
 
 class MinedBatchParts(NamedTuple):
-    """Items of a batch, ids of their mined negatives, and the rows of both, in order.
+    """Items of a batch, the same with their mined negatives, and the ids of these negatives.
 
     `items_then_negatives` has each item followed by its k negatives; in each view, those that were mined for this view.
     Ids are ``(b, k)`` per set of negatives.
