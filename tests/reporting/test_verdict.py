@@ -51,7 +51,7 @@ def test_significant_difference_has_its_interval(make_run):
         "probe; the smallest gain "
         "is 5.0 points (3.0 to 7.0)."
     )
-    assert sentences[2] == "1 of the 400 test items = 0.25 points; smaller differences are noise."
+    assert sentences[2] == "1 of the 400 test items = 0.25 points."
     assert sentences[3] == "The runs differ in temperature (0.5; 0.1)."
     (group,) = build_metric_table_per_dataset(runs, list_evaluated_metrics(runs))
     assert [encoder.name for encoder in group.encoder_rows if encoder.cells[0].is_significantly_best] == ["one"]
@@ -81,7 +81,7 @@ def test_run_worse_than_a_baseline(make_run):
     assert compose_verdict_sentences(load_runs([run]))[0] == (
         "one has 87.0% on the linear probe: significantly worse than raw inputs, by 3.0 points (1.0 to "
         "5.0); not significantly "
-        "different from the untrained encoder, −1.0 points (−3.0 to 1.0)."
+        "different from the untrained encoder, −1.0 points (−3.0 to +1.0)."
     )
 
 
@@ -90,20 +90,24 @@ def test_gain_with_interval_across_zero_is_not_better(make_run):
     assert compose_verdict_sentences(load_runs([run]))[0] == (
         "one has 91.0% on the linear probe: significantly better than the untrained encoder, by 3.0 "
         "points (1.0 to 5.0); not "
-        "significantly different from raw inputs, 1.0 points (−1.0 to 3.0)."
+        "significantly different from raw inputs, +1.0 points (−1.0 to +3.0)."
     )
 
 
-def test_two_runs_worse_than_a_baseline(make_run):
+@pytest.mark.parametrize(
+    ("losses", "best", "worse"),
+    [((0.02, 0.03), "one", "one and two are"), ((0.002, 0.03), "one", "two is"), ((0.03, 0.0), "two", "one is")],
+)
+def test_runs_worse_than_a_baseline_are_named(make_run, losses, best, worse):
     runs = [
         write_evaluation(make_run(name), 0.9 - loss, raw=(-loss, -loss - 0.01, 0.01 - loss))
-        for name, loss in (("one", 0.02), ("two", 0.03))
+        for name, loss in zip(("one", "two"), losses, strict=True)
     ]
-    text = (
-        "On the linear probe neither run is significantly better than raw inputs; the best difference is −2.0 points "
-        "(−3.0 to −1.0)."
-    )
-    assert text in compose_verdict_sentences(load_runs(runs))
+    size = f"{-100 * min(losses):.1f} points".replace("-0.0", "0.0").replace("-", "−")
+    sentences = compose_verdict_sentences(load_runs(runs))
+    end = f"; the best difference is that of {best} from raw inputs, {size}"
+    assert any(f"neither run is significantly better than raw inputs{end}" in sentence for sentence in sentences)
+    assert f"On the linear probe {worse} significantly worse than raw inputs." in sentences
 
 
 @pytest.mark.parametrize(
@@ -120,13 +124,13 @@ def test_two_runs_worse_than_a_baseline(make_run):
             (-0.05, -0.02),
             (-0.07, -0.04),
             "On the linear probe neither run is significantly better than the untrained encoder or raw inputs; the "
-            "best difference is −2.0 points (−3.0 to −1.0).",
+            "best difference is that of two from raw inputs, −2.0 points (−3.0 to −1.0).",
         ),
         (
             (0.004, 0.001),
             (0.002, -0.003),
             "On the linear probe neither run is significantly better than the untrained encoder or raw inputs; the "
-            "best difference is 0.4 points (−0.6 to 1.4).",
+            "best difference is that of one from raw inputs, 0.4 points (−0.6 to 1.4).",
         ),
         (
             (0.05, 0.001),
@@ -190,9 +194,20 @@ def test_counts_metrics_on_which_each_run_is_better(make_run):
 def test_runs_evaluated_separately_get_a_command(make_run):
     runs = [write_evaluation(make_run(name), probe, **BASELINES) for name, probe in (("one", 0.95), ("two", 0.94))]
     sentences = compose_verdict_sentences(load_runs(runs))
-    assert sentences[0] == "one has the highest value on the linear probe, 95.0%; no interval is known."
+    assert sentences[0] == (
+        "Of the runs, one has the highest value on the linear probe, 95.0%; differences have no intervals yet."
+    )
     paths = " ".join(str(run.path) for run in runs)
     assert sentences[1] == f"For intervals of differences, evaluate them together: contraport evaluate {paths}"
+
+
+def test_equal_values_of_runs_are_a_tie(make_run):
+    probes = {"one": 0.9501, "two": 0.94, "three": 0.9499}
+    runs = [write_evaluation(make_run(name), probe, **BASELINES) for name, probe in probes.items()]
+    sentence = compose_verdict_sentences(load_runs(runs))[0]
+    assert sentence.startswith("Of the runs, one and three have the highest value on the linear probe, 95.0%;")
+    del runs[1]
+    assert compose_verdict_sentences(load_runs(runs))[0].startswith("On the linear probe all runs have 95.0%;")
 
 
 def test_command_quotes_the_folders(make_run):
@@ -214,7 +229,7 @@ def test_runs_on_different_test_items_are_not_compared(make_run):
         "On digits the numbers of test items differ (400 and 900); only runs with equal numbers are compared."
         in sentences
     )
-    assert "1 of the 900 test items of digits = 0.11 points; smaller differences are noise." in sentences
+    assert "1 of the 900 test items of digits = 0.11 points." in sentences
     assert not any(
         "evaluate them together" in sentence or "three has the highest" in sentence for sentence in sentences
     )
@@ -252,7 +267,7 @@ def test_metrics_of_the_rows_of_a_coupling_have_no_points_per_pair(make_run):
     write_json(run.evaluation_path, evaluation)
     sentences = compose_verdict_sentences(load_runs([run]))
     assert sentences[0].startswith("one has 95.0% on link recall@10")
-    assert not any("points; smaller" in sentence for sentence in sentences)
+    assert not any("1 of the 400" in sentence for sentence in sentences)
 
 
 @pytest.mark.parametrize("unsure", [0, 1, 2])
@@ -296,7 +311,7 @@ def test_moved_runs_are_matched_by_their_values(make_run):
     moved = [replace(run, path=f"elsewhere/{run.name}") for run in (one, two)]
     assert compose_verdict_sentences(moved) == compose_verdict_sentences([one, two])
     changed = replace(two, evaluation={**two.evaluation, "rows": {"trained": {"linear_probe": 0.9}}})
-    assert compose_verdict_sentences([one, changed])[0].endswith("no interval is known.")
+    assert compose_verdict_sentences([one, changed])[0].endswith("no intervals yet.")
 
 
 def test_retrieval_is_a_headline_for_several_views(make_run):

@@ -77,9 +77,7 @@ def compose_comparison_sentences(runs: Sequence[ReportedRun]) -> list[str]:
         in_percent = any(metric.is_shown_in_percent and metric.group != "links" for metric in headlines)
         if in_percent and items is not None and items < 2_000:
             of_data = f" of {data}" if len(test_sets) > 1 else ""
-            sentences.append(
-                f"1 of the {items:,} test items{of_data} = {100 / items:.2g} points; smaller differences are noise."
-            )
+            sentences.append(f"1 of the {items:,} test items{of_data} = {100 / items:.2g} points.")
     if len({data for data, _ in test_sets}) > 1:
         sentences.append("Runs on different data are not compared.")
     for data in dict.fromkeys(data for data, _ in test_sets):
@@ -118,8 +116,12 @@ def _describe_best_run_significance(metric: Metric, runs: Sequence[ReportedRun])
         run.name: lead for run in others if (lead := _find_difference_positive_if_better(metric, best, run)) is not None
     }
     if len(leads) < len(others):
-        end = "highest" if metric.better_direction == "higher" else "lowest"
-        return f"{best.name} has the {end} value on {name}, {_format_metric_value(best, metric)}; no interval is known."
+        end, value = "highest" if metric.better_direction == "higher" else "lowest", _format_metric_value(best, metric)
+        level = [run.name for run in ranked if _format_metric_value(run, metric) == value]
+        if len(level) == len(runs):
+            return f"On {name} all runs have {value}; their differences have no intervals yet."
+        have = f"{join_names(level)} {'has' if len(level) == 1 else 'have'}"
+        return f"Of the runs, {have} the {end} value on {name}, {value}; differences have no intervals yet."
     if len(others) == 1:
         ((other, lead),) = leads.items()
         size = metric.format_difference(lead)
@@ -186,7 +188,7 @@ def _describe_run_against_baselines(metric: Metric, run: ReportedRun) -> str:
         elif gain.high < 0:
             worse.append(f"than {title}, by {metric.format_difference(-gain)}")
         else:
-            neither.append(f"{title}, {metric.format_difference(gain)}")
+            neither.append(f"{title}, {metric.format_difference(gain, signed=True)}")
     parts = [f"significantly better {', and '.join(better)}"] if better else []
     parts += [f"significantly worse {', and '.join(worse)}"] if worse else []
     parts += [f"not significantly different from {', nor from '.join(neither)}"] if neither else []
@@ -198,7 +200,8 @@ def _iter_baseline_sentences(metric: Metric, runs: Sequence[ReportedRun]) -> Ite
     """Yield sentences that compare several runs with the baselines in a metric."""
     all_are, none_is = ("Both runs are", "neither run is") if len(runs) == 2 else ("All runs are", "no run is")
     name = metric.title_with_definite_article
-    smallest_gains, best_gains = dict[str, Difference](), dict[str, Difference]()
+    smallest_gains, best_gains = dict[str, Difference](), dict[str, tuple[Difference, str]]()
+    worse: dict[tuple[str, ...], list[str]] = {}
     for row, title in BASELINE_TITLES.items():
         gains = {
             run.name: gain
@@ -211,13 +214,20 @@ def _iter_baseline_sentences(metric: Metric, runs: Sequence[ReportedRun]) -> Ite
         if not not_ahead:
             smallest_gains[title] = min(gains.values())
         elif len(not_ahead) == len(runs):
-            best_gains[title] = max(gains.values())
+            best_gains[title] = max((gain, run) for run, gain in gains.items())
+            if worse_runs := tuple(run for run, gain in gains.items() if gain.high < 0):
+                worse.setdefault(worse_runs, []).append(title)
         else:
             sizes = [f"{run} by {metric.format_difference(gains[run])}" for run in not_ahead[:MAX_LISTED_IN_SENTENCE]]
             yield f"On {name} not all runs are significantly better than {title}: {'; '.join(sizes)}."
     if best_gains:
-        size, titles = metric.format_difference(max(best_gains.values())), " or ".join(best_gains)
-        yield f"On {name} {none_is} significantly better than {titles}; the best difference is {size}."
+        gain, run, title = max((gain, run, title) for title, (gain, run) in best_gains.items())
+        best = f"the best difference is that of {run} from {title}, {metric.format_difference(gain)}"
+        yield f"On {name} {none_is} significantly better than {' or '.join(best_gains)}; {best}."
+    for worse_runs, titles_of_worse in worse.items():
+        who = join_names(worse_runs) if len(worse_runs) <= MAX_LISTED_IN_SENTENCE else f"{len(worse_runs)} runs"
+        verb = "is" if len(worse_runs) == 1 else "are"
+        yield f"On {name} {who} {verb} significantly worse than {join_names(titles_of_worse)}."
     if smallest_gains:
         size, titles = metric.format_difference(min(smallest_gains.values())), " and ".join(smallest_gains)
         yield f"{all_are} significantly better than {titles} on {name}; the smallest gain is {size}."
