@@ -74,7 +74,7 @@ def test_page_has_title_sections_and_baselines(make_run, tmp_path) -> None:
         "Verdict",
         "Results",
         "Training",
-        "Embeddings",
+        "Map",
         "Nearest neighbors",
         "Confusion",
         "Plans",
@@ -154,7 +154,7 @@ def test_run_with_initial_weights_is_compared_with_them(make_run, tmp_path) -> N
     assert [encoder.name for encoder in group.encoder_rows] == ["raw inputs", "small-cnn as given", "nt-xent"]
     shown_words = words_of_page(report([run], out=tmp_path / "page.html"))
     assert "significantly better than the encoder as it was given, by 1.0 points" in shown_words
-    assert "Use the encoder as it was given: on kNN" in shown_words
+    assert "Use the encoder as it was given for kNN" in shown_words
     assert "the encoder as it was given (dashed)" in shown_words
     assert "untrained" not in shown_words
 
@@ -305,7 +305,7 @@ def test_online_metric_is_a_curve(make_run, tmp_path) -> None:
     run.replace_metrics(
         row | ({"knn": 0.5 + row["step"] / 100} if row["step"] % 4 == 3 else {}) for row in run.metrics_rows()
     )
-    assert "kNN over the training steps; last values: nt-xent: 0.69." in words_of_page(
+    assert "kNN over the training steps; last values: nt-xent: 69.0%." in words_of_page(
         report([run], out=tmp_path / "page.html")
     )
 

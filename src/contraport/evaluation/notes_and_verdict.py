@@ -224,13 +224,13 @@ def find_verdict_text(
     augment, temperature, scale = map(format_keyword_or_flag, ("augment", "temperature", "encoder_lr_scale"))
     advice = {
         # Of a frozen encoder the learning rate has no effect.
-        "given": f"More epochs or another {augment} may help."
+        "given": f"Or try more epochs or another {augment}."
         if is_encoder_frozen
-        else f"More epochs, another {augment} or a smaller {scale} may help.",
-        "untrained": f"More epochs, another {augment} or another {temperature} may help.",
-        "raw": f"More epochs or {format_options(encoder='weighted-ngrams')}, which starts at the raw counts, may help."
+        else f"Or try more epochs, another {augment} or a smaller {scale}.",
+        "untrained": f"Or try more epochs, another {augment} or another {temperature}.",
+        "raw": f"Or try more epochs or {format_options(encoder='weighted-ngrams')}, which starts at the raw counts."
         if could_use_weighted_ngrams
-        else "More epochs or a larger encoder may help.",
+        else "Or try more epochs or a larger encoder.",
     }
     metrics = collect_metrics_for_display([metric_keys])
     if has_several_views:
@@ -258,12 +258,13 @@ def _find_verdict_without_size_warning(
     if not compared:
         return None
     for row, by_metric in reversed(compared.items()):  # raw inputs first: they need no encoder
-        for metric, gain in by_metric.items():
-            if gain.high < 0:
-                return (
-                    f"Use {BASELINE_TITLES[row]}: on {metric.title_with_definite_article} the trained encoder is worse "
-                    f"by {metric.format_difference(-gain)}. {advice_by_baseline[row]}"
-                )
+        if worse := {metric: -gain for metric, gain in by_metric.items() if gain.high < 0}:
+            measured = join_names([metric.title_with_definite_article for metric in worse])
+            sizes = join_names([metric.format_difference(loss) for metric, loss in worse.items()])
+            return (
+                f"Use {BASELINE_TITLES[row]} for {measured}: the trained encoder is worse there, by {sizes}. "
+                f"{advice_by_baseline[row]}"
+            )
     no_better = [row for row, by_metric in compared.items() if not any(gain.low > 0 for gain in by_metric.values())]
     if no_better:
         simplest = no_better[-1]
