@@ -189,6 +189,8 @@ def unknown_name_error(
 
 _NAME_BY_SYNONYM = {
     "bs": "batch_size",
+    "dim": "projection",
+    "dims": "projection",
     "fit": "train",
     "gpu": "device",
     "learning_rate": "lr",

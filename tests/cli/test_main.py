@@ -39,6 +39,11 @@ def test_rejects_unknown_command(command: Command) -> None:
     assert "'train'" in outcome.err
 
 
+def test_unknown_command_counts_the_listed_ones(command: Command) -> None:
+    listed = re.findall(r"^  ([a-z-]+)  ", command("--help").out.split("options:")[0], re.MULTILINE)
+    assert f" {len(listed)} known names " in command("nosuch").err
+
+
 def test_help_has_groups_in_order(command: Command) -> None:
     headings = [line.removesuffix(":") for line in command("--help").out.splitlines() if line.endswith(":")]
     assert tuple(headings[: len(get_args(CommandGroupName))]) == get_args(CommandGroupName)

@@ -73,7 +73,8 @@ def get_command(name: str) -> Command[...]:
         return BUILTIN_COMMANDS[name]
     foreign = _plugins_by_name()
     if name not in foreign:
-        names = [*BUILTIN_COMMANDS, *foreign, "--help", "--version", "--print_completion"]
+        flags = ("--help", "--version", "--print_completion") if name.startswith("-") else ()
+        names = [*BUILTIN_COMMANDS, *foreign, *flags]
         raise unknown_name_error("command", name, names, list_command="contraport --help")
     point = foreign[name]
     where = f"command: {name!r} of the package {_package_name(point)}"
@@ -100,7 +101,8 @@ def run_command(name: str, argv: list[str]) -> None:
     try:
         options = _parse_arguments_or_print_help(command, name, argv)
     except UsageError as error:
-        add_hint_if_missing(error, f"contraport {name} --help{'_all' if error.argument in hidden else ''}")
+        is_on_hidden = error.argument in hidden or any(f"'--{option}'" in str(error) for option in hidden)
+        add_hint_if_missing(error, f"contraport {name} --help{'_all' if is_on_hidden else ''}")
         raise
     if options is None:
         return
