@@ -131,7 +131,9 @@ def knn_hits_result(context: EvalContext) -> MetricResult:
     requires=(REQUIRES_LABELS, REQUIRES_TWO_CLASSES),
 )
 def rms_calibration_result(context: EvalContext) -> MetricResult:
-    """Root mean square gap between probe confidence and accuracy in 15 bins."""
+    """Root mean square gap between probe confidence and accuracy in 15 bins.
+    The gap expected by chance is subtracted; 0 if none is left.
+    """
     pairs = probes.probe_confidence_correctness_pairs(context.fitted_probe, context.test_features, context.test_labels)
     return intervals.MetricResult(probes.squared_calibration_pseudovalues(pairs), intervals.sqrt_bootstrap_means)
 
@@ -330,8 +332,8 @@ def new_row_recall(context: EvalContext, k: int) -> float:
     numbers=(1, 5, 10),
 )
 def retrieval_hits_result(context: EvalContext, k: int) -> MetricResult:
-    """Share of test items whose other view has rank k or better.
-    It is averaged over the retrieval directions.
+    """Share of test items whose other view is among the k nearest of all test items.
+    It is the mean over both directions; of data with one view, over two augmentations.
     """
     return intervals.MetricResult(
         context.retrieval_rank_table <= k,
@@ -349,8 +351,8 @@ def retrieval_hits_result(context: EvalContext, k: int) -> MetricResult:
     requires=(REQUIRES_NO_ENTITY_PAIRS, REQUIRES_COMPARABLE_VIEWS, REQUIRES_STORED_AUGMENTATION),
 )
 def median_rank_result(context: EvalContext) -> MetricResult:
-    """Median rank of an item's other view among all test items.
-    It is averaged over the retrieval directions; 1 is best.
+    """Median rank of an item's other view among all test items; 1 is best.
+    It is the mean over both directions, as of the recall.
     """
     return intervals.MetricResult(
         context.retrieval_rank_table,
@@ -387,8 +389,8 @@ def zero_shot_accuracy_per_item(context: EvalContext) -> ItemValueArray:
     headline=False,
 )
 def mutual_information_bound_result(context: EvalContext) -> MetricResult:
-    """InfoNCE lower bound on the mutual information of two views.
-    It is log n minus the InfoNCE loss on all n test items.
+    """InfoNCE lower bound on the mutual information of the projections of two views.
+    It is log n minus the InfoNCE loss on all n test items; near 0 it says nothing.
     """
     assert context.temperature_if_trained_by_cosine_info_nce is not None
     positions = context.retrieval_sample_positions

@@ -59,7 +59,7 @@ def build_embedding_map_section(
         if len(names) <= MAX_CLASSES_IN_LEGEND
     ]
     values = {"maps": maps, "legends": legends, "colors": colorings, "noun": noun, "lead": lead}
-    return Section("embeddings", "Embeddings", values)
+    return Section("embeddings", "Map", values)
 
 
 def draw_embedding_map(run: ReportedRun) -> PlotlyFigure:

@@ -84,14 +84,14 @@ def draw_confusion_matrix(counts: np.ndarray, class_names: list[str]) -> PlotlyF
 
 
 def frequent_confusion_sentences(counts: np.ndarray, class_names: list[str], max_confusions: int = 3) -> list[str]:
-    """Describe the most frequent confusions, such as "7% of cat predicted as dog"."""
+    """Describe the most frequent confusions, such as "cat predicted as dog (7%, 3 of 43)"."""
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     np.fill_diagonal(shares, 0)
     worst = np.lexsort((-counts.ravel(), -shares.ravel()))[:max_confusions]
     entries = [(float(shares.flat[place]), *divmod(int(place), len(class_names))) for place in worst]
     return [
-        f"{share:.0%} of {class_names[true]} predicted as {class_names[other]} "
-        f"({counts[true, other]} of {counts[true].sum()})"
+        f"{class_names[true]} predicted as {class_names[other]} "
+        f"({share:.0%}, {counts[true, other]} of {counts[true].sum()})"
         for share, true, other in entries
         if share > 0
     ]

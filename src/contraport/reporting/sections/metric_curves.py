@@ -28,10 +28,10 @@ from contraport.reporting.sections.results_and_settings import (
 
 CURVE_NOTES_BY_COLUMN = {
     "loss": "Losses of different objectives differ by constants: compare their shape, not their level.",
-    "mi_bound": "Computed from the loss of a batch; at most the logarithm of the number of candidates.",
+    "mi_bound": "From the loss of training batches, not test items; at most the logarithm of the number of candidates.",
     "lr": "A setting, not a result.",
     "temperature": "A lower temperature weighs only the closest pairs.",
-    "plan_mass": "Below 100% the objective drops pairs whose cost is too high.",
+    "plan_mass": "Of training batches. Below 100% the objective drops pairs whose cost is too high.",
 }
 """Notes below the training curves, by logged column."""
 
@@ -46,9 +46,9 @@ def build_training_curves_section(assets: PageAssets) -> Section | None:
         values = [{round(row[key], 4) for row in run.metrics_rows if row.get(key) is not None} for run in assets.runs]
         if not any(len(of_run) > (key in hidden_if_constant) for of_run in values):
             continue
-        title = column_title(key)
+        title, pattern = column_title(key), "{:.1%}" if is_percent_column(key) else "{:.3g}"
         last = [
-            f"{run.name}: {[row[key] for row in run.metrics_rows if row.get(key) is not None][-1]:.3g}"
+            f"{run.name}: {pattern.format([row[key] for row in run.metrics_rows if row.get(key) is not None][-1])}"
             for run, of_run in zip(assets.runs, values, strict=True)
             if of_run
         ]

@@ -183,7 +183,7 @@ def _add_plan_card(assets: PageAssets, run: ReportedRun, snapshots: list[PlanSna
         _draw_heatmap(mass, scale, class_suffix_by_item, (first, second), without_self=last.excludes_self_pairs)
         for mass in (last.plan, last.target)
     )
-    target_label = f"target of {run.name}: mass {last.target.sum():.3f}"
+    target_label = f"target of {run.name}: mass {last.target.sum():.1%}"
     plan_plot = assets.add_plot(key, plan, labels_by_epoch[-1], "square")
     target_plot = assets.add_plot(f"target-{run.position}", target, target_label, "square")
     return PlanCard(run, snapshots, plan_plot, target_plot, dropped, first_sheet, line_labels[-1])
@@ -227,7 +227,7 @@ def _add_share_on_target_plot(
 
 def _total_mass_prefix(mass: float) -> str:
     """Return the beginning of a figure's label that states the plan's total mass, empty if it is 1."""
-    text = f"mass {mass:.3f}, {1 - mass:.0%} dropped; " if mass < 1 else f"mass {mass:.3g}, above 1; "
+    text = f"mass {mass:.1%}, {1 - mass:.1%} dropped; " if mass < 1 else f"mass {mass:.1%}, above 100%; "
     return "" if abs(mass - 1) < DROPPED_MASS_TOLERANCE else text
 
 

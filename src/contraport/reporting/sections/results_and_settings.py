@@ -314,4 +314,4 @@ def _format_setting(value: object) -> str:
     """Format a setting for a table, with mappings as "name=value, ..."."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name}={one}" for name, one in value.items()) or MISSING_VALUE_TEXT
-    return MISSING_VALUE_TEXT if value is None else str(value)
+    return MISSING_VALUE_TEXT if value in (None, []) else str(value)

@@ -50,7 +50,7 @@ function slide(card, input) {
   for (const box of card.querySelectorAll(".plot")) if (box.data) draw(box);
   card.querySelector(".epoch").textContent = known.epochs[moment];
   card.querySelector(".on-target").textContent = `${Math.round(100 * known.onTarget[moment])}%`;
-  card.querySelector(".mass").textContent = known.mass[moment].toFixed(3);
+  card.querySelector(".mass").textContent = `${(100 * known.mass[moment]).toFixed(1)}%`;
   input.setAttribute("aria-valuetext", `epoch ${known.epochs[moment]}, ${Math.round(100 * known.onTarget[moment])}% on target`);
   document.getElementById(card.dataset.plan).setAttribute("aria-label", known.labels[moment]);
   card.querySelector(".lines").setAttribute("aria-label", known.lineLabels[moment]);
