@@ -111,7 +111,7 @@ def test_a_baseline_without_values_has_no_column(before: str) -> None:
     rows = {"raw": {"recall@1": None}, before: {"recall@1": 0.0}, "trained": {"recall@1": 0.4}}
     for rows_by_encoder in (rows, {**rows, "raw": {}}, {key: rows[key] for key in (before, "trained")}):
         (row,) = metric_rows_with_baselines({"rows": rows_by_encoder, "intervals": {"trained": {}}})
-        assert list(row) == ["metric", before, "trained", "95% interval"]
+        assert list(row) == ["metric", before, "trained", "(95% interval)"]
 
 
 def test_differences_of_percentages_are_in_points() -> None:

@@ -22,8 +22,8 @@ def test_empty_baseline_has_no_column() -> None:
         )
     )
     assert rows == [
-        {"metric": "kNN", "untrained": "50.0%", "trained": "90.0%", "95% interval": "85.0% to 95.0%"},
-        {"metric": "Uniformity", "untrained": "-", "trained": "-2.000", "95% interval": "-"},
+        {"metric": "kNN", "untrained": "50.0%", "trained": "90.0%", "(95% interval)": "85.0% to 95.0%"},
+        {"metric": "Uniformity", "untrained": "-", "trained": "-2.000", "(95% interval)": "-"},
     ]
 
 
