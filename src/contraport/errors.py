@@ -168,7 +168,7 @@ def unknown_name_error(
     >>> str(unknown_name_error("objective", "gca-uott", ["nt-xent", "gca-uot"]))
     "objective: unknown name 'gca-uott'; did you mean 'gca-uot'? Known: gca-uot, nt-xent."
     >>> str(unknown_name_error("page", "x", map(str, range(20)), list_command="contraport docs"))
-    "page: unknown name 'x'. None of the 20 known names is similar; contraport docs lists them."
+    "page: unknown name 'x'. None of the 20 known names is similar; see `contraport docs`."
     """
     names = {one.lstrip("-"): one for one in sorted(valid_names)}  # the dashes of flags do not make names similar
     similar = [names[one] for one in suggest_names(str(name).lstrip("-"), names, MAX_LISTED_NAMES)]
@@ -177,7 +177,7 @@ def unknown_name_error(
         parts.append(f"Known: {', '.join(names.values()) or 'none'}.")
     elif not similar:
         parts.append(
-            f"None of the {len(names)} known names is similar{f'; {list_command} lists them' if list_command else ''}."
+            f"None of the {len(names)} known names is similar{f'; see `{list_command}`' if list_command else ''}."
         )
     elif len(similar) > 1:
         parts.append(f"Also similar: {', '.join(similar[1:])}.")

@@ -270,13 +270,15 @@ def read_features(path: str | Path) -> Features:
         UsageError: the file does not exist, is damaged or has no features.
     """
     file = Path(path)
-    run_message = f"features: must be a file, got the run folder {path}; run contraport embed {path} --out FILE.npz."
+    run_message = f"features: must be a file, got the run folder {path}; use `contraport embed {path} --out FILE.npz`."
     check(not (file / "config.yaml").is_file(), run_message, "run")
     is_file_name = bool(file.suffix) or file.exists()
     check(is_file_name, f"features: there is no run folder and no file {str(path)!r}.", "not_found")
     suffixes = join_names(_READER_AND_WRITER_BY_SUFFIX, "or")
     check(
-        file.suffix in _READER_AND_WRITER_BY_SUFFIX, f"features: must end in {suffixes}, got {str(path)!r}.", "suffix"
+        file.suffix in _READER_AND_WRITER_BY_SUFFIX,
+        f"features: must be a file of `contraport embed` ({suffixes}), got {str(path)!r}.",
+        "suffix",
     )
     if not file.exists() and (shards := _list_shards_or_raise_if_incomplete(file)):
         return _concatenate_shards([read_features(shard) for shard in shards])

@@ -133,5 +133,5 @@ def parse_momentum_schedule(text: float | str, steps: int) -> RampSchedule:
     [0.9, 0.95, 1.0, 1.0]
     """
     start, end, shape = parse_start_end_shape("momentum", text)
-    check(0 <= start < 1 and 0 <= end <= 1, f"momentum: must be between 0 and 1, and start below 1, got {text!r}.")
+    check(0 <= start < 1 and 0 <= end <= 1, f"momentum: must be >= 0 and < 1 (a schedule may end at 1), got {text!r}.")
     return RampSchedule(start, end, steps, shape)

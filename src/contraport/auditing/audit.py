@@ -303,7 +303,7 @@ def _load_without_random_split(options: AuditOptions) -> Dataset:
     data = options.data
     if data is None:
         raise UsageError(
-            "data: required, not given. Pass a name, a folder, a file, a Dataset or two arrays.", kind="missing"
+            "data: required, not given. Pass a name, a folder or a file; in Python also two arrays.", kind="missing"
         )
     if isinstance(data, tuple | Mapping | np.ndarray | Tensor):
         dataset = from_arrays(data, argument="data")

@@ -70,8 +70,8 @@ class AuditOptions(BaseOptions):
         default=None,
         kw_only=False,
         metadata=option_metadata(
-            "Data of two views, as in `contraport train`; in Python also a Dataset or two arrays. The data's own test "
-            "split is not audited.",
+            "Data of two or more views, as in `contraport train`; in Python also a Dataset or two arrays. The data's "
+            "own test split is not audited.",
             serialize=serialize_data_option,
             group="the pairs",
             is_cli_flag=True,
@@ -80,7 +80,7 @@ class AuditOptions(BaseOptions):
     given_views: Sequence[int | str] = option(
         (),
         "Views to audit: names (columns of a table, `view0` of an .npz) or numbers from 0. With three or more, each "
-        "pair of views is audited, and for each item the view that does not belong is named; default: all views.",
+        "pair of views is audited, and the views of an item that do not belong are flagged; default: all views.",
         check=_check_several_distinct_views,
         deprecated_name="views",
     )
@@ -96,8 +96,8 @@ class AuditOptions(BaseOptions):
     method: str = option(
         "online",
         "Scoring method: online (one training run that scores its pairs five times and drops suspected mismatches), "
-        "crossfit (encoders score pairs that they were not trained on) or frozen (the views are vectors; nothing is "
-        "trained).",
+        "crossfit (encoders score pairs that they were not trained on) or frozen (for views that are vectors already; "
+        "nothing is trained).",
         check=one_of("online", "crossfit", "frozen"),
         group="method",
     )
@@ -142,21 +142,21 @@ class AuditOptions(BaseOptions):
     drop: bool = option(
         False,
         "Also write the data without the flagged pairs: `dropped.csv` for a .csv table and so on, the folder `dropped` "
-        "for a coupling of two sets, else `dropped.npz`; with three or more views, `dropped.npz` in which the flagged "
-        "views are missing.",
+        "for a folder with a table of pairs, else `dropped.npz`; with three or more views, `dropped.npz` in which the "
+        "flagged views are missing.",
         lifetime="machine",
     )
     repair: bool = option(
         False,
-        "Also write the data with the second view of each flagged pair replaced by that of its better partner, and "
-        "without flagged pairs that have none: `repaired.csv` and so on.",
+        "Also write the data with the second view of each flagged pair replaced by that of its better partner: "
+        "`repaired.csv` and so on. Flagged pairs without a better partner are left out.",
         lifetime="machine",
     )
     weigh: bool = option(
         False,
-        "Also write the data with weight 0 for flagged pairs and 1 for others: `weighed.csv` with a column for "
-        "`contraport train --sample_weight audit_weight`, `weighed.npz` with the array `weights`, or for other data "
-        "`weights.npy` alone.",
+        "Also write the data with weight 0 for flagged pairs and 1 for others: `weighed.csv` with the column "
+        "`audit_weight`, for `contraport train --sample_weight audit_weight`; `weighed.npz` with the array `weights`; "
+        "or for other data `weights.npy` alone.",
         lifetime="machine",
     )
     resume: bool = option(
@@ -193,18 +193,19 @@ AUDIT_COMMAND_SPEC = Command(
     "contraport.auditing:audit",
     "Find mismatched pairs, or with three or more views the view that does not belong.",
     details="""
-        Each pair gets a score; higher is better. The share of wrong pairs is estimated, with a 95% interval, from
-        known mismatches, made on purpose. Suspected mismatches are matched with one another by a transport plan: if
-        the second view of another suspected pair fits better, it is proposed as a partner, with a confidence.
-        `contraport train --audit` trains in the same run on the pairs that are not suspected.
+        Each pair gets a score; higher is better. The share of wrong pairs is estimated from mismatches made on purpose,
+        with a 95% interval. As many pairs as this share, those with the lowest scores, are flagged. They are matched
+        with one another by a transport plan: if the second view of another flagged pair fits better, it is proposed
+        as a partner, with a confidence. `contraport train --audit` audits during training and drops such pairs.
 
         With three or more views, each pair of views is audited, in a folder of its own, and `views.csv` has a score for
         each view of each item: it is low if the pairs with this view score low and the other pairs of the item do not.
+        Below 0 the view is more probably wrong than right, and flagged.
 
         `pairs.csv` has a row for each pair, in the order of the data: `id`, `score`, `fdr` (the estimated share of good
         pairs among those that score as low or lower), `flagged`, `partner` (`id` of the better partner; -1: none),
         `partner_score`, `partner_confidence` (the estimated probability that the partner is right), `row` (position in
-        the data, from 0, counting pairs that were not audited) and `key`, if the data have names. A key that a
+        the data, from 0, including pairs that were not audited) and `key`, if the data have names. A key that a
         spreadsheet would take for a formula (it begins with =, +, - or @) is preceded by an apostrophe.
         `audit.html` shows the worst pairs side by side, each with its better partner: one file, in which pairs can be
         sorted, marked and downloaded as a list.

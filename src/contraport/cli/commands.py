@@ -73,8 +73,8 @@ def get_command(name: str) -> Command[...]:
         return BUILTIN_COMMANDS[name]
     foreign = _plugins_by_name()
     if name not in foreign:
-        flags = ("--help", "--version", "--print_completion") if name.startswith("-") else ()
-        names = [*BUILTIN_COMMANDS, *foreign, *flags]
+        flags = ["--help", "--version", "--print_completion"]
+        names = flags if name.startswith("-") else [*BUILTIN_COMMANDS, *foreign]
         raise unknown_name_error("command", name, names, list_command="contraport --help")
     point = foreign[name]
     where = f"command: {name!r} of the package {_package_name(point)}"

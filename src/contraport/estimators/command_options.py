@@ -119,7 +119,7 @@ class InverseOTOptions(BaseOptions):
 INVERSE_OT_COMMAND_SPEC = Command(
     InverseOTOptions,
     "contraport.estimators:inverse_ot",
-    "Learn the cost whose transport plan is an observed coupling.",
+    "Learn a cost that explains observed pairs of two sets (inverse optimal transport).",
     details="""
         Inverse optimal transport: learns the cost C_ij = -<x_i, A y_j> of features x, y whose entropic transport plan,
         with the masses of the observed coupling, is nearest to the coupling in KL divergence. The temperature of the

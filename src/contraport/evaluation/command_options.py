@@ -56,8 +56,8 @@ class EvaluateOptions(DataEmbeddingOptions):
     )
     data: str | Path | Any | None = option(
         None,
-        "Data to evaluate on, as in `contraport train`; in Python also a pair (train, test), each used as a whole "
-        "unless it has its own test split; default: the run's own data.",
+        "Data to evaluate on, as in `contraport train`; in Python also a pair (train, test), of which data with a test "
+        "split give the split of that name, others all items; default: the run's own data.",
     )
     test_data: str | Path | Any | None = option(
         None,
@@ -77,7 +77,8 @@ class EvaluateOptions(DataEmbeddingOptions):
     )
     alone: bool = option(
         False,
-        "Evaluate the trained encoder only. The baselines and the samples for `contraport report` take most time.",
+        "Evaluate the trained encoder only, without the baselines and the samples for `contraport report`, which take "
+        "most time.",
     )
     dims: Sequence[int] = option(
         (),
@@ -124,8 +125,8 @@ EVALUATE_COMMAND_SPEC = Command(
 
         Every metric has a 95% bootstrap interval over the test items (in the result: `intervals`), and so has its
         difference from the baselines and from other runs on the same test items (`differences`). For more than two runs
-        the intervals hold for all pairs of runs at once (Bonferroni correction). Nothing is trained again for the
-        intervals, so they do not cover other training items or seeds. Each run folder gets the result in
+        the intervals of differences between runs hold for all pairs at once (Bonferroni correction). Nothing is trained
+        again for the intervals, so they do not cover other training items or seeds. Each run folder gets the result in
         `evaluation.json`, samples for `contraport report` in `samples.npz`, and values per test item in `items.npz`.
     """,
     examples=(
@@ -175,14 +176,14 @@ EMBED_COMMAND_SPEC = Command(
     "Write the features of a dataset to a file.",
     details="""
         An `.npz` file contains the arrays `features` `(n, F)` float32, `rows` `(n,)` (row numbers in the source,
-        counting rows that were left out) and `splits` `(n,)`; `keys` `(n,)` if the items have names: ids, paths, or the
-        beginnings of texts, which are in `descriptions` `(n,)` if there are other names; and `labels` `(n,)` with
-        `class_names` if there are labels. A `.parquet` file contains the columns `f0`, `f1` and so on, `row`, `split`,
+        including rows that were left out) and `splits` `(n,)`; if the data have them, `keys` `(n,)` (ids or paths; of
+        texts without these their beginnings), `descriptions` `(n,)` (beginnings of texts that have ids or paths), and
+        `labels` `(n,)` with `class_names`. A `.parquet` file contains the columns `f0`, `f1` and so on, `row`, `split`,
         `key`, `description`, `label` and `class_name`. An `.npy` file contains the features alone, with the other
         columns in `NAME.items.parquet` beside it. Features are written batch by batch.
 
         With several views, `view` selects one of them. The data may then contain that view alone, such as a folder of
-        images for a run of images and captions. `contraport search` searches such a file by another view.
+        images for a run of images and captions. `contraport search` finds their features by an item of another view.
 
         Under `torchrun` each process embeds its share of the items and writes one shard, `NAME.00000-of-00002.npz` and
         so on. Read in the order of their names, the shards contain all items in order.

@@ -148,9 +148,7 @@ def metric_rows_with_baselines(evaluation: Mapping[str, Any]) -> list[dict[str, 
     table = metric_rows_of_encoders(columns)
     for row, metric in zip(table, collect_metrics_for_display(columns.values()), strict=True):
         ends = evaluation["intervals"]["trained"].get(metric.key)
-        row["(95% interval)"] = (
-            "-" if ends is None else f"{metric.format(ends['low'])} to {metric.format(ends['high'])}"
-        )
+        row["(95% interval)"] = f"{metric.format(ends['low'])} to {metric.format(ends['high'])}" if ends else "-"
     return table
 
 

@@ -131,9 +131,7 @@ def knn_hits_result(context: EvalContext) -> MetricResult:
     requires=(REQUIRES_LABELS, REQUIRES_TWO_CLASSES),
 )
 def rms_calibration_result(context: EvalContext) -> MetricResult:
-    """Root mean square gap between probe confidence and accuracy in 15 bins.
-    The gap expected by chance is subtracted; 0 if none is left.
-    """
+    """Root mean square gap between probe confidence and accuracy in 15 bins, beyond that expected by chance."""
     pairs = probes.probe_confidence_correctness_pairs(context.fitted_probe, context.test_features, context.test_labels)
     return intervals.MetricResult(probes.squared_calibration_pseudovalues(pairs), intervals.sqrt_bootstrap_means)
 

@@ -116,12 +116,11 @@ def _describe_best_run_significance(metric: Metric, runs: Sequence[ReportedRun])
         run.name: lead for run in others if (lead := _find_difference_positive_if_better(metric, best, run)) is not None
     }
     if len(leads) < len(others):
-        end, value = "highest" if metric.better_direction == "higher" else "lowest", _format_metric_value(best, metric)
+        value, end = _format_metric_value(best, metric), "; differences between runs have no intervals yet."
         level = [run.name for run in ranked if _format_metric_value(run, metric) == value]
-        if len(level) == len(runs):
-            return f"On {name} all runs have {value}; their differences have no intervals yet."
-        have = f"{join_names(level)} {'has' if len(level) == 1 else 'have'}"
-        return f"Of the runs, {have} the {end} value on {name}, {value}; differences have no intervals yet."
+        if len(level) > 1:
+            return f"On {name} {join_names(level)} have the best value of the runs, {value}{end}"
+        return f"On {name} {best.name} has the best value of the runs, {value}{end}"
     if len(others) == 1:
         ((other, lead),) = leads.items()
         size = metric.format_difference(lead)
@@ -201,7 +200,6 @@ def _iter_baseline_sentences(metric: Metric, runs: Sequence[ReportedRun]) -> Ite
     all_are, none_is = ("Both runs are", "neither run is") if len(runs) == 2 else ("All runs are", "no run is")
     name = metric.title_with_definite_article
     smallest_gains, best_gains = dict[str, Difference](), dict[str, tuple[Difference, str]]()
-    worse: dict[tuple[str, ...], list[str]] = {}
     for row, title in BASELINE_TITLES.items():
         gains = {
             run.name: gain
@@ -215,8 +213,8 @@ def _iter_baseline_sentences(metric: Metric, runs: Sequence[ReportedRun]) -> Ite
             smallest_gains[title] = min(gains.values())
         elif len(not_ahead) == len(runs):
             best_gains[title] = max((gain, run) for run, gain in gains.items())
-            if worse_runs := tuple(run for run, gain in gains.items() if gain.high < 0):
-                worse.setdefault(worse_runs, []).append(title)
+            if worse := [run for run, gain in gains.items() if gain.high < 0]:
+                yield f"Significantly worse than {title} on {name}: {join_names(worse)}."
         else:
             sizes = [f"{run} by {metric.format_difference(gains[run])}" for run in not_ahead[:MAX_LISTED_IN_SENTENCE]]
             yield f"On {name} not all runs are significantly better than {title}: {'; '.join(sizes)}."
@@ -224,10 +222,6 @@ def _iter_baseline_sentences(metric: Metric, runs: Sequence[ReportedRun]) -> Ite
         gain, run, title = max((gain, run, title) for title, (gain, run) in best_gains.items())
         best = f"the best difference is that of {run} from {title}, {metric.format_difference(gain)}"
         yield f"On {name} {none_is} significantly better than {' or '.join(best_gains)}; {best}."
-    for worse_runs, titles_of_worse in worse.items():
-        who = join_names(worse_runs) if len(worse_runs) <= MAX_LISTED_IN_SENTENCE else f"{len(worse_runs)} runs"
-        verb = "is" if len(worse_runs) == 1 else "are"
-        yield f"On {name} {who} {verb} significantly worse than {join_names(titles_of_worse)}."
     if smallest_gains:
         size, titles = metric.format_difference(min(smallest_gains.values())), " and ".join(smallest_gains)
         yield f"{all_are} significantly better than {titles} on {name}; the smallest gain is {size}."

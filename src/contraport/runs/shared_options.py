@@ -15,8 +15,8 @@ else:
 
 
 VIEW_HELP = (
-    "View of the run, by its name, number or kind, such as image: use the projection of this view alone, if the views "
-    "share an embedding space; default: the representation of the whole item."
+    "View of the run, by its name, number or kind, such as image: use the projection of this view alone, or its "
+    "features if there is no projection; default: the representation of all views."
 )
 """Help text of the option `view`."""
 
@@ -76,7 +76,7 @@ class DataEmbeddingOptions(TrustOptions):
 
     data: str | Path | Any | None = option(None, "Data, as in `contraport train`; default: those of the run.")
     columns: dict[str, Any] | None = option(
-        None, "Roles of table columns, as in `contraport train`; default: those of the run, for its own data."
+        None, "Roles of table columns, as in `contraport train`; default: for the run's own data its roles."
     )
     root: str | Path | None = option(
         None, "Folder with the files of named data (see `contraport list data`); default: that of the run."

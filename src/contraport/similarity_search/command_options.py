@@ -45,8 +45,8 @@ class FeatureSearchOptions(SavedFeaturesOptions):
 
     index: str | Path | None = option(
         None,
-        "File of an approximate faiss index of the features. It is built if it is missing or was built from other "
-        "features. Above a million rows it may miss some of the nearest items; default: exact search of all rows.",
+        "File of a faiss index of the features: faster above a million rows, but it may miss some of the nearest "
+        "items. It is built if it is missing or was built from other features; default: exact search of all rows.",
     )
 
 
@@ -212,7 +212,7 @@ _command = partial(Command, required_extra=TRAIN_AND_REPORT_EXTRAS, docs_page="s
 SEARCH_COMMAND_SPEC = _command(
     ItemSearchOptions,
     "contraport.similarity_search:search",
-    "Find items of one kind by another, such as images by a text.",
+    "Find items by an item of another kind, such as images by a text.",
     details="""
         A run of several views, such as images and captions, maps them into one space. The encoder of its own view
         embeds the query, and the items of another view with the largest cosine similarity are listed. If `features` is
@@ -286,7 +286,7 @@ CLUSTER_COMMAND_SPEC = _command(
 MINE_COMMAND_SPEC = _command(
     MiningOptions,
     "contraport.similarity_search.mine:mine",
-    "Mine hard negatives of pairs, for contraport or for other trainers.",
+    "Mine hard negatives for pairs, for contraport or for other trainers.",
     details="""
         The negatives of a pair are the second views of other items that are most similar to its first view by cosine
         similarity. Items that share content with the pair are never taken as its negatives, nor are the other partners

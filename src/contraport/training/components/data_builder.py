@@ -89,7 +89,7 @@ def feature_cache_unsupported_reason(settings: Settings) -> str | None:
 def build_dataset(settings: Settings, split: str = "train") -> Dataset:
     """Load a split of the data, with the settings' subsets and perturbations."""
     if settings.data is None:
-        raise UsageError("data: required, not given. Pass a name, a folder, a file or a Dataset.", kind="missing")
+        raise UsageError("data: required, not given. Pass a name, a folder or a file.", kind="missing")
     columns, weights = settings.columns, settings.sample_weight
     if settings.sample_weight_source == "column":
         check("weights" not in (columns or {}), "sample_weight: given twice, as an option and in columns.", "duplicate")

@@ -214,19 +214,19 @@ class ViewAndAuditSettings(BaseOptions):
     augment: str | Any | None = option(
         None,
         "Random augmentation of the views. none, weak, standard or strong, suited to the kind of data. Or: "
-        "isotropic-noise (the same standard deviation in all directions), scaled-noise or noise (in proportion to the "
-        "standard deviation of each feature) or mixup (x_i + lambda (x_j - x_i)), with an optional strength: "
-        "scaled-noise:0.2 for the standard deviation in units of the data's, mixup:0.3 for the largest lambda. In "
-        "Python also a callable on items (torchvision.transforms.v2, albumentations, a function) or on batches "
-        "(kornia, `contraport.data.BatchTransform`); default: standard, or none if the data have several views or the "
-        "views are frames.",
+        "isotropic-noise (the same standard deviation in all directions), scaled-noise, also called noise (in "
+        "proportion to the standard deviation of each feature) or mixup (x_i + lambda (x_j - x_i)), with an optional "
+        "strength: scaled-noise:0.2 for the standard deviation in units of the data's, mixup:0.3 for the largest "
+        "lambda. In Python also a callable on items (torchvision.transforms.v2, albumentations, a function) or on "
+        "batches (kornia, `contraport.data.BatchTransform`); default: standard, or none if the data have several "
+        "views or the views are frames.",
         serialize=_serialize_augment_option,
         check=_check_augment,
     )
     audit: bool = option(
         False,
-        "Online audit: score all pairs of data with two views at five epochs, and drop suspected mismatches. The "
-        "share of wrong pairs is estimated from known mismatches, made on purpose, which take part in the "
+        "Online audit: score all pairs of data with two views after five of the epochs, and drop suspected mismatches. "
+        "The share of wrong pairs is estimated from mismatches made on purpose, which take part in the "
         "first third of the epochs. With more views, each view of an item is scored, and suspected ones are left out. "
         "The scores are in `pairs.npz`, or `view_scores.npz`, of the run folder.",
         group="selection of pairs",

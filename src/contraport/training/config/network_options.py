@@ -68,9 +68,9 @@ def encoder_field(help_group: str) -> Any:
     return option(
         None,
         "Encoder: a name (see `contraport list encoders`), a timm name, for texts a transformers name or folder, or "
-        "your own code as `module:attribute`; in Python also a module, which is copied. For several views a list, or "
-        "encoders by view name or kind, such as --encoder.image resnet18 --encoder.audio small-tcn; default: small-cnn "
-        "for images, mlp for vectors, small-tcn for time series, small-text for texts.",
+        "your own code as `module:attribute`; in Python also a module, which is copied. For several views a list, as "
+        "'[resnet18, mlp]', or encoders by view name or kind, as --encoder.image resnet18 --encoder.audio small-tcn; "
+        "default: small-cnn for images, mlp for vectors, small-tcn for time series, small-text for texts.",
         # Imported when it is called: it handles modules, and --help needs no torch.
         serialize=lambda encoder: import_object("contraport.encoders:serialize_encoder")(encoder),
         group=help_group,
@@ -84,10 +84,10 @@ class NetworkSettings(BaseOptions):
     encoder: EncoderOption = encoder_field("networks")
     pretrained: bool | dict[str, Any] = option(
         False,
-        "Load the pretrained weights of timm, or for texts of transformers: from a folder, the Hugging Face hub or its "
-        "cache. Images are normalized as in pretraining, and resized as well unless `image_size` is given. For "
-        "some views only: --pretrained.text. Not needed for lite0, which starts from its own weights unless `init` is "
-        "given.",
+        "Load the pretrained weights of the timm or transformers model that `encoder` names, from its folder, the "
+        "Hugging Face hub or its cache. Images are normalized as in pretraining, and resized as well unless "
+        "`image_size` is given. For some views only: --pretrained.text. Not needed for the encoder lite0, which "
+        "starts from its own weights unless `init` is given.",
         check=_allow_mapping_by_view(_build_type_check(bool)),
     )
     init: str | Path | dict[str, Any] | None = option(

@@ -24,7 +24,7 @@ class OptimizationSettings(BaseOptions):
     )
     batch_size: int = option(
         256,
-        "Number of items per batch, over all processes. An incomplete last batch is dropped. If not given, it is "
+        "Number of items per batch, over all processes. An incomplete last batch is dropped. The default is "
         "reduced for small data: to at most a quarter of the items, but not below 32.",
         check=int_in_range(2),
     )

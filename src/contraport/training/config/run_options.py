@@ -96,7 +96,7 @@ class RunSettings(BaseOptions):
     )
     resume: bool = option(
         False,
-        "Resume the run in `out`. Options that are not given come from its `config.yaml`; `epochs` may grow.",
+        "Resume the run in `out`, which must be given. Its `config.yaml` has the options; `epochs` may be increased.",
         lifetime="call",
     )
     overwrite: bool = option(
