@@ -104,7 +104,7 @@ def test_verdict_reports_a_worse_trained_encoder(tmp_path: Path) -> None:
         for parameter in model.parameters():
             parameter.mul_(0.0)
     zeroed = evaluate(make_run(tmp_path / "spoilt", model), data=data, progress=False)
-    assert "Use raw inputs for the linear probe: the trained encoder is worse there, by" in zeroed["verdict"]
+    assert "Use raw inputs for the linear probe and kNN: the trained encoder is worse there, by" in zeroed["verdict"]
 
 
 @pytest.mark.parametrize(

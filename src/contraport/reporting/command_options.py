@@ -22,7 +22,7 @@ class ReportOptions(BaseOptions):
 REPORT_COMMAND_SPEC = Command(
     ReportOptions,
     "contraport.reporting:report",
-    "Show one or several runs on one HTML page.",
+    "Show one or several runs on an HTML page.",
     details="""
         The page is one file with metrics, curves, embeddings and plans. It notes what a run lacks, such as labels or an
         evaluation.

@@ -76,7 +76,7 @@ class DataEmbeddingOptions(TrustOptions):
 
     data: str | Path | Any | None = option(None, "Data, as in `contraport train`; default: those of the run.")
     columns: dict[str, Any] | None = option(
-        None, "Roles of table columns, as in `contraport train`; default: for the run's own data its roles."
+        None, "Roles of table columns, as in `contraport train`; default: the run's for its own data, else inferred."
     )
     root: str | Path | None = option(
         None, "Folder with the files of named data (see `contraport list data`); default: that of the run."

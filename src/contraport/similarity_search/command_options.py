@@ -251,11 +251,11 @@ DUPLICATES_COMMAND_SPEC = _command(
     "Find groups of embedded items that are nearly equal.",
     details="""
         Two items are linked if their cosine similarity is at least `threshold`; a group is a set of items connected by
-        links. How similar different items are depends on the encoder, so pairs just below the threshold are counted,
-        and if the similarities have a gap, a threshold in it is proposed. The terminal shows the first items of the
-        largest groups; `--out` writes all, each by position, row in the data and name (key, path or beginning of its
-        text). In this file a name that a spreadsheet would take for a formula (it begins with =, +, - or @) has an
-        apostrophe before it.
+        links. How similar different items are depends on the encoder, so the number of pairs just below the threshold
+        is shown, and if the similarities have a gap, a threshold in it is proposed. The terminal shows the first items
+        of the largest groups; `--out` writes all, each by its position in FEATURES, its row in the data and its name
+        (key, path or beginning of its text). In this file a name that a spreadsheet would take for a formula (it begins
+        with =, +, - or @) has an apostrophe before it.
     """,
     examples=(
         "contraport duplicates photos.parquet",

@@ -113,8 +113,8 @@ class DataPreparationSettings(BaseOptions):
     columns: dict[str, Any] | None = option(
         None,
         'Roles of table columns, such as ``{"views": ["audio_*", "image"], "labels": "kind"}``. Roles: "views", '
-        '"numbers", "labels", "domains", "split", "weights", "keys" (names of the rows) and "sequence" (rows with the '
-        "same value are the frames of one series); default: inferred from column names and types.",
+        '"labels", "numbers" (to predict, as of a regression), "domains", "split", "weights", "keys" (row names) and '
+        '"sequence" (rows with the same value are the frames of one series); default: by column names and types.',
     )
     sample_weight: str | Path | None = option(
         None,
