@@ -148,22 +148,22 @@ def test_lists_none_of_many_names_if_none_is_similar() -> None:
     names = [f"name{number}" for number in range(30)]
     error = unknown_name_error("data", "xyz", names, list_command="contraport list data")
     assert error.code == "data.unknown"
-    assert "contraport list data lists them" in str(error)
+    assert "see `contraport list data`" in str(error)
     assert not any(name in str(error) for name in names)
-    assert "lists" not in str(unknown_name_error("data", "xyz", names))
+    assert "see" not in str(unknown_name_error("data", "xyz", names))
 
 
 @pytest.mark.parametrize(
     ("words", "option", "hint"),
     [
-        (["docs", "qqqq"], "page", "contraport docs lists"),
-        (["qqqq"], "command", "contraport --help lists"),
-        (["train", "--objective", "qqqq"], "objective", "contraport list objectives lists"),
-        (["train", "--recipe", "qqqq"], "recipe", "contraport list recipes lists"),
-        (["train", "--data", "qqqq"], "data", "contraport list data lists"),
-        (["compare", "--suite", "qqqq"], "suite", "contraport list suites lists"),
+        (["docs", "qqqq"], "page", "see `contraport docs`"),
+        (["qqqq"], "command", "see `contraport --help`"),
+        (["train", "--objective", "qqqq"], "objective", "see `contraport list objectives`"),
+        (["train", "--recipe", "qqqq"], "recipe", "see `contraport list recipes`"),
+        (["train", "--data", "qqqq"], "data", "see `contraport list data`"),
+        (["compare", "--suite", "qqqq"], "suite", "see `contraport list suites`"),
         (["compare", "--data", "digits", "--objectives", "qqqq"], "objectives", "contraport list objectives"),
-        (["compare", "--data", "digits", "--metrics", "qqqq"], "metrics", "contraport list metrics lists"),
+        (["compare", "--data", "digits", "--metrics", "qqqq"], "metrics", "see `contraport list metrics`"),
     ],
 )
 def test_error_of_a_dissimilar_name_names_the_list_command(

@@ -258,12 +258,12 @@ def _find_verdict_without_size_warning(
     if not compared:
         return None
     for row, by_metric in reversed(compared.items()):  # raw inputs first: they need no encoder
-        if worse := {metric: -gain for metric, gain in by_metric.items() if gain.high < 0}:
-            measured = join_names([metric.title_with_definite_article for metric in worse])
-            sizes = join_names([metric.format_difference(loss) for metric, loss in worse.items()])
+        if worse := [metric for metric, gain in by_metric.items() if gain.high < 0]:
+            titles = [metric.title_with_definite_article for metric in worse]
+            size = worse[0].format_difference(-by_metric[worse[0]]) + f" on {titles[0]}" * (len(titles) > 1)
             return (
-                f"Use {BASELINE_TITLES[row]} for {measured}: the trained encoder is worse there, by {sizes}. "
-                f"{advice_by_baseline[row]}"
+                f"Use {BASELINE_TITLES[row]} for {' and '.join(titles)}: the trained encoder is worse there, "
+                f"by {size}. {advice_by_baseline[row]}"
             )
     no_better = [row for row, by_metric in compared.items() if not any(gain.low > 0 for gain in by_metric.values())]
     if no_better:
