@@ -192,7 +192,7 @@ def _get_choice(option: str, name: object, choices: Mapping[str, ChoiceT]) -> Ch
     return choices[str(name)]
 
 
-def _select_layout(name: str, *, symmetric: bool = True) -> Layout:
+def _get_layout_by_name(name: str, *, symmetric: bool = True) -> Layout:
     """Return the layout named ``"joint"`` or ``"cross"``."""
     layouts: dict[str, Layout] = {"joint": cp.Joint(), "cross": cp.Cross(symmetric)}
     return _get_choice("layout", name, layouts)
@@ -264,7 +264,7 @@ def sup_con(temperature: TemperatureLike = 0.1, layout: str = "joint") -> Loss:
     >>> round(sup_con(temperature=1.0)(torch.eye(2), torch.eye(2), labels=torch.tensor([0, 1])).item(), 4)
     0.5514
     """
-    pairs = _select_layout(layout, symmetric=False)
+    pairs = _get_layout_by_name(layout, symmetric=False)
     return cp.Objective(pairs, cp.Gibbs("cosine", temperature), cp.Rows(), cp.Labels(), cp.KL())
 
 
@@ -287,7 +287,7 @@ def rince(temperature: TemperatureLike = 0.5, q: float = 0.5, lam: float = 0.01,
     >>> round(rince(temperature=1.0, q=1.0, lam=0.5)(torch.eye(2), torch.eye(2)).item(), 4)
     -0.3591
     """
-    pairs, kernel, divergence = _select_layout(layout), cp.Gibbs("negative-cosine", temperature), cp.Rince(q, lam)
+    pairs, kernel, divergence = _get_layout_by_name(layout), cp.Gibbs("negative-cosine", temperature), cp.Rince(q, lam)
     good = q <= _MAX_SAFE_EXPONENT * kernel.temperature
     check(
         good, f"temperature: must be at least q / {_MAX_SAFE_EXPONENT:g}, got {temperature!r} for q = {q!r}.", "range"
@@ -472,7 +472,7 @@ def iot_quadratic(
     >>> round(iot_quadratic()(torch.eye(3), torch.eye(3).roll(1, 0)).item(), 4)
     7.9078
     """
-    pairs = _select_layout(layout, symmetric=False)
+    pairs = _get_layout_by_name(layout, symmetric=False)
     with rename_argument("constraint", "mass_constraint"):
         allowed: Constraint = cp.Free() if closed_form else cp.Tsallis(mass_constraint=constraint)
         divergence: Divergence = cp.ClosedFormQuadratic(constraint) if closed_form else cp.FenchelYoung()
@@ -828,7 +828,7 @@ def dhel(temperature: TemperatureLike = 0.3) -> Loss:
     r" + \sum_v \log \sum_{j \neq i} e^{\cos(z^v_i, z^v_j)/\tau}\Big]",
 )
 def mv_dhel(temperature: TemperatureLike = 0.3) -> Loss:
-    """MV-DHEL: DHEL for any number of views; the attraction is the log of a sum over all view pairs of an item.
+    """Multi-view DHEL (MV-DHEL): the attraction is the log of the summed kernel of all view pairs of an item.
 
     The value can be negative.
 
@@ -982,7 +982,7 @@ def guided(temperature: TemperatureLike = 0.1, margin: float = 0.0, layout: str 
     >>> guided(temperature=1.0)(torch.eye(2), torch.eye(2), features=torch.eye(2))
     tensor(0.3133)
     """
-    pairs = cp.GuidedNegatives(_select_layout(layout), margin)
+    pairs = cp.GuidedNegatives(_get_layout_by_name(layout), margin)
     return cp.Objective(pairs, cp.Gibbs("cosine", temperature), cp.Rows(), cp.Pairs(), cp.KL())
 
 

@@ -180,7 +180,7 @@ def _no_computable_metric_error(reasons: Iterable[str], remark: str = "") -> Usa
 
 
 def _choose_default_metric_keys(grid: Grid) -> tuple[str, ...]:
-    """Return keys of the default metrics that can be computed for the first cell that can be trained.
+    """Return keys of the default metrics that the first trainable cell of the comparison table allows.
 
     Raises:
         UsageError: no cell can be trained, or the first trainable one allows no headline metric.

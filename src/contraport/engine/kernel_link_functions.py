@@ -33,7 +33,7 @@ class Link(ABC):
 
 @dataclass(frozen=True)
 class PolynomialTailLink(Link):
-    """Link function h(T) = -power log(1 + cost) of T = -cost, for kernels with polynomial tails."""
+    """Link function h(T) = -power log(1 - T), with T = -cost, for kernels with polynomial tails."""
 
     power: float
 
@@ -46,7 +46,7 @@ class PolynomialTailLink(Link):
 
 @dataclass(frozen=True)
 class CostPowerLink(Link):
-    """Link function h(T) = -cost^power of T = -cost."""
+    """Link function h(T) = -(-T)^power, with T = -cost."""
 
     power: float
 

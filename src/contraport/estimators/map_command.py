@@ -156,7 +156,7 @@ def _features_of_array_or_file_or_none(source: Any) -> Features | None:
 
 
 def _embed_run_items(run: WritableRun, options: MapOptions, loader_config: LoaderConfig) -> tuple[Features, Dataset]:
-    """Embed the items to map, of one split of a run's data, by the run's encoder."""
+    """Embed the map's items, from one split of a run's data, with the run's encoder."""
     settings, whole = run.settings(), run.model(trust_remote_code=options.trust_remote_code)
     model = whole if options.view is None else whole.to_single_view(options.view)
     splits = load_splits(run, SplitLoader(settings, model), None, drop_trained_items=False)

@@ -138,7 +138,7 @@ def rms_calibration_result(context: EvalContext) -> MetricResult:
 
 @register_few_label_metric("Few-shot@{}", numbers=(1, 5, 10))
 def mean_few_shot_accuracy_per_item(context: EvalContext, labels_per_class: int) -> ItemValueArray:
-    """Mean accuracy of 5 linear probes, trained on k random items per class."""
+    """Mean accuracy of 5 linear probes, each trained on k random items per class."""
     items = context.train_features, context.train_labels, context.test_features, context.test_labels
     return probes.mean_few_label_accuracy_per_item(*items, lambda size: labels_per_class)
 
@@ -413,7 +413,7 @@ def alignment_per_item(context: EvalContext) -> ItemValueArray:
     """Squared distance on the unit sphere between two random views of each item.
     The metric is the mean over items.
     """
-    return embedding_geometry.squared_view_distances(*context.test_random_view_features)
+    return embedding_geometry.squared_unit_view_distances(*context.test_random_view_features)
 
 
 @register_geometry_metric("Uniformity", better="lower", unit="logarithm")

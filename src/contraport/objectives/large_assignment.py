@@ -247,11 +247,11 @@ def _iterate_matching_part_indices(
 
 
 def _argsort_into_two_parts(sides: Sequence[Tensor], first_size: int, generator: torch.Generator) -> list[Tensor]:
-    """Return an order of each point set, which puts its first part before its second one.
+    """Return an order of each point set; cut at `first_size`, their first parts match, and so do their second ones.
 
-    One set is sorted along a random direction. Of two sets, the first parts match each other, and so do the second
-    parts. Given the parts of one set, the best parts of the other are cut along the difference of the means of these
-    parts: no plan has to be computed. The two sets take turns, which never raises the cost.
+    A single set is sorted along a random direction. Given the parts of one of two sets, the best parts of the other are
+    cut along the difference of the means of these parts: no plan has to be computed. The two sets take turns, which
+    never raises the cost.
     """
     # A random combination of the centered points.
     weights = torch.randn(len(sides[0]), generator=generator, dtype=sides[0].dtype)

@@ -267,7 +267,7 @@ class StreamedPairPasses(PairPasses):
     def _exponential_on_tile(
         self, log_kernel: Tensor, row_exponents: Tensor, column_exponents: Tensor, rows: slice, columns: slice
     ) -> Tensor:
-        """Return exp(log K + row exponents + column exponents) on a tile, from its log-kernel without biases."""
+        """Return exp(log K + row exponents + column exponents) on a tile; adds the biases that its log-kernel lacks."""
         by_row = row_exponents[rows] + self.row_bias[rows]
         return (log_kernel + by_row[:, None]).add_(column_exponents[columns] + self.column_bias[columns]).exp_()
 
@@ -453,7 +453,7 @@ def _build_term_group(
     remaining_row_exponents: Tensor,
     remaining_column_exponents: Tensor,
 ) -> _TermGroup:
-    """Build a group of weight terms, in which exponents that are not shared become factors.
+    """Build a group of weight terms; exp of what remains of a term's exponents goes into its factors.
 
     Args:
         terms: the terms.

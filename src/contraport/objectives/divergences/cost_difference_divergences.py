@@ -76,9 +76,9 @@ class Pairwise(KernelDivergence):
 
 @dataclass(frozen=True, repr=False)
 class PairwiseSum(KernelDivergence):
-    """Pairwise loss that sums a function of squared-distance differences, positive or negative.
+    """Pairwise loss phi(sum_j psi(d_i^2 - d_ij^2)), with a function psi of any sign.
 
-    It is phi(sum_j psi(d_i^2 - d_ij^2)), with the distances of `Pairwise`.
+    The distances d_i of partners and d_ij of candidates are those of `Pairwise`.
 
     Args:
         phi_of_sum: pointwise function phi of the sum.

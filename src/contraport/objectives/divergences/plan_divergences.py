@@ -211,7 +211,7 @@ class PlanDistance(Divergence, ABC):
 
     @abstractmethod
     def elementwise_distance(self, target: Tensor, log_plan: Tensor) -> Tensor:
-        """Return the elementwise distances of plan masses from target masses above 0."""
+        """Return the distance of each plan mass from its target mass; all these targets are above 0."""
 
     def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
         target, plan = result.target, result.plan
