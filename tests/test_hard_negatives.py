@@ -139,7 +139,7 @@ def test_random_sampling_follows_the_rule_and_is_reproducible():
 def test_untrusted_pairs_get_no_negatives_and_partners_are_excluded():
     views = torch.eye(4) + 0.5
     trusted, partners = torch.tensor([True, False, True, True]), torch.tensor([2, -1, -1, -1])
-    mined = mine_hard_negatives(views, views, MiningRule(k=3), trusted_pair_mask=trusted, excluded_partners=partners)
+    mined = mine_hard_negatives(views, views, MiningRule(k=3), trusted_item_mask=trusted, excluded_partners=partners)
     assert [sorted(set(row)) for row in mined.positions.tolist()] == [[-1, 1, 3], [-1], [0, 1, 3], [0, 1, 2]]
 
 
@@ -195,7 +195,7 @@ def test_search_by_cells_finds_most_negatives_under_the_same_rule(monkeypatch, c
     options = {
         "anchor_ids": pairs // 2,
         "excluded_partners": (pairs + 10) % len(pairs),
-        "trusted_pair_mask": pairs % 7 > 0,
+        "trusted_item_mask": pairs % 7 > 0,
     }
     exact = mine_hard_negatives(anchors, candidates, rule, **options)
     monkeypatch.setattr(hard_negatives, "MAX_EXACT_PAIRS", 10**6)
@@ -212,12 +212,12 @@ def test_search_by_cells_finds_most_negatives_under_the_same_rule(monkeypatch, c
     assert float((mined.scores - exact.scores)[exact.positions >= 0].abs().mean()) < 1e-3
     result = mined.positions >= 0
     assert bool(result.any())
-    assert not bool(result[options["trusted_pair_mask"].logical_not()].any())
+    assert not bool(result[options["trusted_item_mask"].logical_not()].any())
     others = torch.where(result, mined.positions, -2)
     assert not bool((others // 2 == pairs[:, None] // 2).any())  # second views of both pairs with the same first view
     assert not bool((others == options["excluded_partners"][:, None]).any())
     lowest = mined.positive_scores.reshape(-1, 2)
-    lowest = torch.where(options["trusted_pair_mask"].reshape(-1, 2), lowest, torch.inf).amin(1)[pairs // 2]
+    lowest = torch.where(options["trusted_item_mask"].reshape(-1, 2), lowest, torch.inf).amin(1)[pairs // 2]
     margin = (lowest - lowest.abs() * 0.02)[:, None].expand_as(mined.scores)
     assert bool((mined.scores[result] <= margin[result]).all())
     assert bool((mined.scores[result] >= 0.1).all())

@@ -66,7 +66,7 @@ def mine_hard_negatives(
     *,
     anchor_ids: Tensor | None = None,
     candidate_ids: Tensor | None = None,
-    trusted_pair_mask: Tensor | None = None,
+    trusted_item_mask: Tensor | None = None,
     excluded_partners: Tensor | None = None,
     seed: int = 0,
 ) -> MinedNegatives:
@@ -82,8 +82,8 @@ def mine_hard_negatives(
         rule: selects negatives among the most similar candidates.
         anchor_ids: content number of each first view, ``(n,)``; default: all differ.
         candidate_ids: content number of each second view, ``(n,)``; default: all differ.
-        trusted_pair_mask: true for pairs that are not suspected mismatches, ``(n,)``; other pairs get no negatives, and
-            their own second view is neither a positive nor a negative. Default: all.
+        trusted_item_mask: true for items whose pair is no suspected mismatch, ``(n,)``; the others get no negatives,
+            and their own second view is neither a positive nor a negative. Default: all.
         excluded_partners: for each first view the index of an item whose second view may also belong to it, and is
             no negative, ``(n,)``; -1: none. Default: none.
         seed: seed of random sampling.
@@ -104,7 +104,7 @@ def mine_hard_negatives(
     candidate_of = items if candidate_ids is None else number_by_first_occurrence(candidate_ids.cpu())
     queries, columns = first_index_by_group(query_of), first_index_by_group(candidate_of)
     anchors, candidates = (normalize(rows.detach().float()) for rows in (anchors, candidates))
-    is_trusted = torch.ones(len(items), dtype=torch.bool) if trusted_pair_mask is None else trusted_pair_mask
+    is_trusted = torch.ones(len(items), dtype=torch.bool) if trusted_item_mask is None else trusted_item_mask
     excluded = [query_of * len(columns) + candidate_of]
     if excluded_partners is not None:
         excluded.append((query_of * len(columns) + candidate_of[excluded_partners])[excluded_partners >= 0])

@@ -164,7 +164,7 @@ def test_rejects_two_tables_that_name_the_images_beside_them(tmp_path: Path) -> 
 def test_pairs_are_named_by_their_ids(tmp_path: Path) -> None:
     data = load(write_folder(tmp_path), "train", test_fraction=0)
     assert data.keys is not None
-    assert data.is_coupling
+    assert data.items_are_entity_pairs
     assert list(data.keys[:2]) == [f"r{row} | c{column}" for row, column in PAIRS[:2]]
 
 

@@ -42,7 +42,7 @@ from contraport.auditing.view_audit_result import ViewAudit, check_views_accept_
 from contraport.data import Dataset, from_arrays, load_split_or_all_items
 from contraport.data.split_digests import fingerprint_dataset
 from contraport.data.streams import check_no_stream
-from contraport.encoders import check_custom_code_trusted, resolve_view_index
+from contraport.encoders import check_saved_encoder_trusted, resolve_view_index
 from contraport.encoders.model import list_encoders_per_view
 from contraport.errors import UsageError, check, hint_on_error, translate_write_errors
 from contraport.options import merge_resumed_options
@@ -131,14 +131,14 @@ def _merge_resumed_audit_options(explicit_options: dict[str, Any]) -> dict[str, 
     if not isinstance(recorded, dict):
         raise UsageError(f"out: {out} has no audit to resume (no {OPTIONS_FILE}).", kind="not_found")
     options = merge_resumed_options(AUDIT_COMMAND_SPEC.options_by_name, recorded, explicit_options, file)
-    check_custom_code_trusted(recorded.get("encoder"), str(file), trust_remote_code="encoder" in explicit_options)
+    check_saved_encoder_trusted(recorded.get("encoder"), str(file), trust_remote_code="encoder" in explicit_options)
     return options
 
 
 def _check_cleanings(options: AuditOptions, dataset: Dataset) -> None:
     """Raise `UsageError` if a requested cleaned copy of the data cannot be written."""
     edited = [cleaning for cleaning in options.requested_cleanings if cleaning != "weigh"]
-    if edited and dataset.is_coupling and not isinstance(options.data, str | Path):
+    if edited and dataset.items_are_entity_pairs and not isinstance(options.data, str | Path):
         message = f"{edited[0]}: requires the folder of a coupling, got a dataset in memory; select its pairs by "
         raise UsageError(f"{message}Audit.flagged(), and build it again by from_coupling.", kind="coupling")
     if len(dataset.shapes) == 2:

@@ -76,7 +76,7 @@ def write_clean_data(
     """
     rows = dataset.source_rows.numpy()
     suffix = Path(data).suffix if isinstance(data, str | Path) and Path(data).is_file() else ""
-    if dataset.is_coupling and coupling_folder.looks_like_coupling_folder(str(data)):
+    if dataset.items_are_entity_pairs and coupling_folder.looks_like_coupling_folder(str(data)):
         path = folder / FILE_STEM_BY_CLEANING[cleaning]
         _write_cleaned_coupling_folder(
             result, cleaning, path, data=str(data), dataset=dataset, repaired_view=repaired_view

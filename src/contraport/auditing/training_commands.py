@@ -63,7 +63,7 @@ def compose_next_commands(
         return (compose(),)
     if result.clean_files:
         return tuple(
-            compose(suffix=f"-{path.stem}", **_build_cleaned_or_weighted_data(path, data_options, view_indices))
+            compose(suffix=f"-{path.stem}", **_build_clean_file_options(path, data_options, view_indices))
             for path in result.clean_files[:2]
         )
     repeated = {"resume": True, "out": explicit.get("out")}
@@ -77,17 +77,19 @@ def compose_next_commands(
         ), f"contraport audit {format_options(**repeated, drop=True)}"
 
 
-def _build_cleaned_or_weighted_data(
-    path: Path, data_options: Mapping[str, Any], view_indices: list[int]
+def _build_clean_file_options(
+    clean_file: Path, data_options: Mapping[str, Any], view_indices: list[int]
 ) -> dict[str, Any]:
-    """Return training options that load cleaned data or sample weights."""
+    """Return training options that load cleaned data or sample weights from a file of the audit."""
     source = Path(str(data_options["data"]))
-    if path.suffix == ".npy":  # weights alone
-        return {"sample_weight": str(path)}
-    if path.suffix in TABLE_SUFFIXES:
-        return {"data": str(path)} | ({"sample_weight": SAMPLE_WEIGHT_COLUMN} if path.stem == "weighed" else {})
-    if path.is_dir() or (source.suffix == ".npz" and source.is_file()):  # a coupling, or arrays by name
-        return {"data": str(path)}
+    if clean_file.suffix == ".npy":  # weights alone
+        return {"sample_weight": str(clean_file)}
+    if clean_file.suffix in TABLE_SUFFIXES:
+        return {"data": str(clean_file)} | (
+            {"sample_weight": SAMPLE_WEIGHT_COLUMN} if clean_file.stem == "weighed" else {}
+        )
+    if clean_file.is_dir() or (source.suffix == ".npz" and source.is_file()):  # a coupling, or arrays by name
+        return {"data": str(clean_file)}
     # The arrays of other data have names of their own, and the size of images is that of the audit.
     views = view_indices if "given_views" in data_options else None
-    return {"data": str(path), "columns": None, "image_size": None, "root": None, "given_views": views}
+    return {"data": str(clean_file), "columns": None, "image_size": None, "root": None, "given_views": views}

@@ -207,7 +207,7 @@ def _select_untrained_encoder_options(options: OptionMap) -> dict[str, Any]:
     views = list(settings.given_views)
     is_one_view = representation.isdigit() and int(representation) < len(views)
     relevant["given_views"] = [views[int(representation)]] if is_one_view else views
-    if representation in ("projection", "both") or settings.freezes_all_encoders:
+    if representation in ("projection", "both") or settings.freezes_all_encoders_throughout:
         relevant |= {"projection": settings.projection, "projection_layers": settings.projection_layers}
     return relevant
 

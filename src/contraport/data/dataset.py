@@ -66,7 +66,7 @@ class Batch(NamedTuple):
 @keep_deprecated_attributes(
     content_digests="view_content_digests", digests="view_content_digests", align_names="align_codes_with",
     has_partial_items="has_missing_or_distrusted_views", has_view_mask="has_missing_or_distrusted_views",
-    rows="source_rows", is_image="is_first_view_image",
+    rows="source_rows", is_image="is_first_view_image", is_coupling="items_are_entity_pairs",
     content_ids_if_repeated="view_content_ids_if_repeated",
 )  # fmt: skip
 @dataclass(eq=False, repr=False)
@@ -156,8 +156,8 @@ class Dataset(torch.utils.data.Dataset[Batch]):
             self.present = None if bool(self.present.all()) else self.present
 
     @property
-    def is_coupling(self) -> bool:
-        """True if the items are pairs between two sets of entities, such as users and products."""
+    def items_are_entity_pairs(self) -> bool:
+        """True if each item pairs entities of two sets, such as users and products."""
         return self.entity_ids is not None
 
     @property
@@ -212,7 +212,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 
     def __repr__(self) -> str:
         views = ", ".join(f"{name} {shape}" for name, shape in zip(self.view_names, self.shapes, strict=True))
-        count = pluralize(len(self), "pair" if self.is_coupling else "item")
+        count = pluralize(len(self), "pair" if self.items_are_entity_pairs else "item")
         return f"{type(self).__name__}({self.name!r}, {self.split}: {count}, {views})"
 
     def __len__(self) -> int:

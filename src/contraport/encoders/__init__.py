@@ -3,7 +3,7 @@
 from contraport.encoders.builtin_networks import Decoder, Projector, default_encoder_name
 from contraport.encoders.factory import (
     build_encoder,
-    check_custom_code_trusted,
+    check_saved_encoder_trusted,
     is_user_module_placeholder,
     serialize_encoder,
 )
@@ -20,7 +20,7 @@ __all__ = [
     "Projector",
     "Tower",
     "build_encoder",
-    "check_custom_code_trusted",
+    "check_saved_encoder_trusted",
     "default_encoder_name",
     "is_user_module_placeholder",
     "kind_from_shape",

@@ -23,7 +23,7 @@ from contraport._version import __version__
 from contraport.encoders.builtin_networks import default_encoder_name
 from contraport.encoders.factory import (
     Shape,
-    check_custom_code_trusted,
+    check_saved_encoder_trusted,
     is_user_module_placeholder,
     serialize_encoder,
 )
@@ -353,7 +353,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
             f"version. Known: {', '.join(sorted(supported))}."
         )
         check(not unknown, message, "unknown_keys")
-        check_custom_code_trusted(
+        check_saved_encoder_trusted(
             config.get("encoder"), f"{pretrained_model_name_or_path}/{CONFIG_FILE}", trust_remote_code=trust_remote_code
         )
         config["encoder"] = _get_saved_names_or_user_modules(

@@ -172,7 +172,7 @@ def _embed_to_file(options: EmbedOptions, out: Path, compute_output: Callable[..
     loader = SplitLoader(settings, whole if is_stream(options.data) else model, options.columns, options.root)
     datasets = _load_datasets(run, loader, options)
     # Each row of a coupling, or item of data with one view alone, has its own key; a view of several has that of all.
-    has_own_keys = all(dataset.is_coupling or len(dataset.shapes) == 1 for dataset in datasets)
+    has_own_keys = all(dataset.items_are_entity_pairs or len(dataset.shapes) == 1 for dataset in datasets)
     if view is not None:
         positions = [resolve_dataset_view_index(dataset, whole, options.view) for dataset in datasets]
         datasets = _select_view_of_distinct_items(datasets, positions, view)

@@ -245,7 +245,7 @@ def _build_evaluation(
                 rows["trained"],
                 differences,
                 num_test_items=len(loaded.test),
-                is_encoder_frozen=loaded.training_settings.freezes_all_encoders,
+                is_encoder_frozen=loaded.training_settings.freezes_all_encoders_throughout,
                 has_several_views=len(loaded.model.shapes) > 1,
                 could_use_weighted_ngrams=all(shape == TEXT_SHAPE for shape in loaded.model.shapes)
                 and not isinstance(loaded.model.encoders[0], WeightedNgramTextEncoder),

@@ -42,10 +42,10 @@ def alignment(z0: Tensor, z1: Tensor) -> float:
     >>> alignment(torch.tensor([[2.0, 0.0]]), torch.tensor([[0.0, 5.0]]))
     2.0
     """
-    return float(squared_view_distances(z0, z1).mean())
+    return float(squared_unit_view_distances(z0, z1).mean())
 
 
-def squared_view_distances(z0: Tensor, z1: Tensor) -> np.ndarray[Any, Any]:
+def squared_unit_view_distances(z0: Tensor, z1: Tensor) -> np.ndarray[Any, Any]:
     """Return squared distances of each item's two views on the unit sphere."""
     first, second = unit_vectors("z0", z0, dtype=torch.float64), unit_vectors("z1", z1, dtype=torch.float64)
     check(z0.shape == z1.shape, f"z1: shape must be {tuple(z0.shape)}, got {tuple(z1.shape)}.", "shape")

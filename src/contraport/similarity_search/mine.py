@@ -59,14 +59,14 @@ def mine(arguments: dict[str, Any]) -> MinedNegatives:
         "encoder", options.encoder, dataset, loader_config, views=views, trust_remote_code=options.trust_remote_code
     )
     by_view = features.unsqueeze(1).expand(-1, views, -1) if features.ndim == 2 else features
-    trusted_pair_mask, better_partners = _read_trusted_mask_and_partners(options.audit, dataset)
+    trusted_item_mask, better_partners = _read_trusted_mask_and_partners(options.audit, dataset)
     mined = mine_hard_negatives(
         by_view[:, anchor].to(loader_config.device),
         by_view[:, positive].to(loader_config.device),
         options.rule,
         anchor_ids=None if ids is None else ids[:, anchor],
         candidate_ids=None if ids is None else ids[:, positive],
-        trusted_pair_mask=trusted_pair_mask,
+        trusted_item_mask=trusted_item_mask,
         excluded_partners=better_partners,
         seed=options.seed,
     )

@@ -197,7 +197,7 @@ def _compute_popularity_bonuses(popularity: float, run: WritableRun, model: Mode
     settings, loader = run.settings(), SplitLoader(run.settings(), model)
     splits = load_splits(run, loader, None, drop_trained_items=False)
     message = f"popularity: requires a run trained on a coupling of two sets, got one trained on {splits.train.name!r}."
-    check(splits.train.is_coupling, message, "no_coupling")
+    check(splits.train.items_are_entity_pairs, message, "no_coupling")
     side = model.view_index(features.view, "features")
     pairs = [part.entity_ids[:, side] for part in splits[:2] if part.entity_ids is not None]
     rows, ids = torch.cat([splits.train.source_rows, splits.test.source_rows]), torch.cat(pairs)

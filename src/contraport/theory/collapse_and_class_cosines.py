@@ -72,7 +72,7 @@ def compare_collapse(
         x: the data, (n, d).
         objectives: by name; None: the quadratic loss, NT-Xent, alpha-CL with direct weights, and DirectCLR on the
             first quarter of the features, with temperature 0.5 where there is one.
-        features: F, of the representation, at least 4.
+        features: size F of the representation, at least 4.
         masked: share of the coordinates that are set to zero in a view, in [0, 1).
         iterations: steps of Adam, each over all items with fresh views.
         seed: of the initial weights, which are the same for all, and of the views.
@@ -114,10 +114,12 @@ def compare_collapse(
 
 
 @torch.random.fork_rng(devices=[])
-def _train_and_encode(x: Tensor, objective: Loss, features: int, masked: float, iterations: int, seed: int) -> Tensor:
+def _train_and_encode(
+    x: Tensor, objective: Loss, num_features: int, masked_share: float, iterations: int, seed: int
+) -> Tensor:
     """Train a residual encoder on masked views and return the items' representation, (n, F)."""
     seed_torch_generators(derive_torch_seed("theory.collapse", seed), "cpu")
-    first, second, third = (nn.Linear(size, features) for size in (x.shape[1], features, features))
+    first, second, third = (nn.Linear(size, num_features) for size in (x.shape[1], num_features, num_features))
     block = nn.Sequential(nn.ReLU(), second, nn.ReLU(), third)
 
     def encode(x: Tensor) -> Tensor:
@@ -126,7 +128,7 @@ def _train_and_encode(x: Tensor, objective: Loss, features: int, masked: float, 
 
     optimizer = torch.optim.Adam([*first.parameters(), *block.parameters()], 1e-3)
     for _ in range(iterations):
-        views = [encode(x * (torch.rand_like(x) >= masked)) for _ in range(2)]
+        views = [encode(x * (torch.rand_like(x) >= masked_share)) for _ in range(2)]
         optimizer.zero_grad()
         objective(*views).backward()
         optimizer.step()

@@ -213,7 +213,7 @@ def make_objective_suggestion(
         message = f"use_labels: requires labels of at least 2 classes, but all items of {dataset.name!r} are of one."
         check(_has_several_classes(dataset), message, "constant")
         return Suggestion("--objective sup-con", "items of the same class are the positives.", "labels")
-    if dataset.is_coupling:
+    if dataset.items_are_entity_pairs:
         text = "pairs between two sets, with an encoder for each; known partners are never negatives."
         return Suggestion("--objective info-nce --shared_encoder false", text, "pairs that belong together")
     if views > 2:
@@ -267,7 +267,7 @@ def _list_alternative_suggestions(dataset: Dataset, *, use_labels: bool) -> list
         if ratio >= 10:
             text = f"the largest class has {ratio:.0f} times the items of the smallest."
             alternatives.append(Suggestion("--sample_weight classes", text, "rare classes or items"))
-    if dataset.is_coupling:
+    if dataset.items_are_entity_pairs:
         text = "corrects for columns that are in many pairs; it gained most on the data of the guide."
         options = "--objective_settings.symmetric false --log_q true"
         alternatives.append(Suggestion(options, text, "pairs that belong together"))

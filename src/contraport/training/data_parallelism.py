@@ -30,7 +30,7 @@ def check_strategy_and_exchange(settings: Settings) -> None:
     others = {
         "audit": settings.audit,
         "negatives mined": settings.mined_negatives_spec is not None,
-        settings.freezing_cause: settings.freezes_some_encoder,
+        settings.freezing_cause: settings.freezes_some_encoder_throughout,
         "online_metrics": bool(settings.online_metrics),
         "freeze_epochs": settings.freeze_epochs > 0,
     }

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from contraport._utils.files import read_npz_arrays
 from contraport.data import Batch
-from contraport.encoders import check_custom_code_trusted
+from contraport.encoders import check_saved_encoder_trusted
 from contraport.errors import check
 from contraport.options import (
     accept_deprecated_keywords,
@@ -71,7 +71,7 @@ def load_failed_step(path: str | Path, *, trust_remote_code: bool = False, **obj
         name for name, value in settings.to_config().items() if has_object_placeholder(value) and name not in objects
     ]
     check(not missing, f"{', '.join(missing)}: the run was given an object; pass it again.", "object_required")
-    check_custom_code_trusted(
+    check_saved_encoder_trusted(
         settings.encoder, str(run.config_path), trust_remote_code=trust_remote_code or "encoder" in objects
     )
     step, micro_batch = read_run_file(run.nonfinite_path, _read_step_and_micro_batch)

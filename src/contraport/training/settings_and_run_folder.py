@@ -16,7 +16,7 @@ from contraport._utils.files import delete_paths, list_leftovers, write_text
 from contraport.catalog import apply_recipe
 from contraport.data.split_digests import SplitDigests
 from contraport.distributed import is_main_process
-from contraport.encoders import check_custom_code_trusted
+from contraport.encoders import check_saved_encoder_trusted
 from contraport.errors import check, hint_on_error
 from contraport.options import merge_resumed_options
 from contraport.runs import WritableRun
@@ -46,7 +46,7 @@ def resolve_settings(explicit_options: Mapping[str, Any]) -> Settings:
             check_run_folder(run.path, "out")
             trust = options.get("trust_remote_code", False) or "encoder" in options
             options = merge_resumed_options(RECORDED_OPTIONS_BY_NAME, run.config(), options, run.config_path)
-            check_custom_code_trusted(run.settings().encoder, f"{out}/config.yaml", trust_remote_code=trust)
+            check_saved_encoder_trusted(run.settings().encoder, f"{out}/config.yaml", trust_remote_code=trust)
     return Settings(**apply_recipe(options))
 
 

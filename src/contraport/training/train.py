@@ -204,7 +204,7 @@ def reduce_default_batch_size(
     smaller = suggest_batch_size(items, size)
     if has_explicit_batch_size or settings.resume or smaller == size or items < 2:
         return SettingsWithNotes(settings)
-    noun = "pairs" if dataset.is_coupling else "items"
+    noun = "pairs" if dataset.items_are_entity_pairs else "items"
     note = f"batch_size: {smaller}, reduced from {size} for {items:,} {noun}"
     return SettingsWithNotes(settings.replace_unchecked(batch_size=smaller), (note,))
 

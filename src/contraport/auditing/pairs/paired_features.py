@@ -398,7 +398,7 @@ def _read_unit_rows(store: Store, maxima_and_norms: Tensor, rows: Tensor) -> Ten
 def encode_pairs(
     model: Model, dataset: Dataset, views: Views, loader_config: LoaderConfig, *, neighbor_pool: Tensor | None = None
 ) -> PairedFeatures:
-    """Compute a model's features of all pairs, with its projections as embeddings.
+    """Compute the features and the embeddings (projections) of all pairs with a model.
 
     The mode and device of the model stay as they are.
     """

@@ -198,7 +198,7 @@ def set_number_column(table: pa.Table, name: str, numbers: np.ndarray) -> pa.Tab
 
 def read_csv_as_text(path: Path) -> pa.Table:
     """Read a `.csv` file without converting its cells from text."""
-    return _parse_csv(path, text_columns_to_read=_parse_csv(path).schema.names)
+    return _parse_csv(path, only_text_columns=_parse_csv(path).schema.names)
 
 
 def _read_csv(path: Path, declared_roles: Mapping[str, Any]) -> pa.Table:
@@ -223,11 +223,11 @@ def _read_csv(path: Path, declared_roles: Mapping[str, Any]) -> pa.Table:
     return _restore_original_texts(table, path, declared_roles)
 
 
-def _parse_csv(path: Path, *, text_columns_to_read: Sequence[str] | None = None) -> pa.Table:
-    """Parse a `.csv` file with inferred types, or only some columns as text."""
+def _parse_csv(path: Path, *, only_text_columns: Sequence[str] | None = None) -> pa.Table:
+    """Parse a `.csv` file with inferred types, or only some of its columns, as text."""
     # Types are inferred from the first block, so one block for all.
     block = min(path.stat().st_size + 1, _MAX_BLOCK_BYTES)
-    types = dict.fromkeys(text_columns_to_read or (), pa.string())  # none: all columns, with types inferred
+    types = dict.fromkeys(only_text_columns or (), pa.string())  # none: all columns, with types inferred
     chosen = pa.csv.ConvertOptions(column_types=types, include_columns=list(types))
     return pa.csv.read_csv(path, read_options=pa.csv.ReadOptions(block_size=block), convert_options=chosen)
 
@@ -241,7 +241,7 @@ def _restore_original_texts(table: pa.Table, path: Path, declared_roles: Mapping
     parsed = [name for name in naming if not is_string(table.schema.field(name).type)]
     if not parsed or len(set(table.schema.names)) < len(table.schema.names):  # repeated names are reported elsewhere
         return table
-    texts = _parse_csv(path, text_columns_to_read=parsed)
+    texts = _parse_csv(path, only_text_columns=parsed)
     for name in parsed:
         kind, text = table.schema.field(name).type, pc.utf8_trim_whitespace(texts.column(name))
         if pa.types.is_integer(kind):

@@ -217,7 +217,7 @@ def from_object(
     if isinstance(data, Mapping):
         return dataset_from_arrays(data, "arrays", split, test_fraction)
     if isinstance(data, list | tuple) and len(data) > 0:
-        return _build_dataset_from_list(data, split, image_size, test_fraction)
+        return _build_dataset_from_items(data, split, image_size, test_fraction)
     kind = f"{'an empty ' if isinstance(data, list | tuple) else ''}{type(data).__name__}"
     raise UsageError(
         "data: must be a name, a path, a Dataset of contraport, torch or Hugging Face, a data frame, arrays, or a list "
@@ -226,27 +226,27 @@ def from_object(
     )
 
 
-def _build_dataset_from_list(
-    data: Sequence[Any], split: str, image_size: int | None, test_fraction: float | None
+def _build_dataset_from_items(
+    items: Sequence[Any], split: str, image_size: int | None, test_fraction: float | None
 ) -> Dataset:
     """Build one split from a list of paths, images, texts or arrays."""
     view: ItemFilesBytesOrStore | None = None
-    items = ItemMetadata("images", len(data), test_fraction=test_fraction)
-    if all(isinstance(item, str) for item in data) and Path(data[0]).suffix.lower() not in IMAGE_SUFFIXES:
-        check_nonblank_texts("data", data)
-        items, view = replace(items, data_name="texts"), PackedTextStore.from_texts(data, "data")
-    elif all(isinstance(item, str | Path) for item in data):
-        files = tuple(map(str, data))
-        items, view = replace(items, data_name="files", keys=files), ImageFilePaths(files)
-    elif all(isinstance(item, Image.Image) for item in data):
-        side = image_size or compute_clipped_median_size([min(image.size) for image in data])
-        view = ArrayStore((torch.stack([to_square_tensor(image, side) for image in data]),))
+    metadata = ItemMetadata("images", len(items), test_fraction=test_fraction)
+    if all(isinstance(item, str) for item in items) and Path(items[0]).suffix.lower() not in IMAGE_SUFFIXES:
+        check_nonblank_texts("data", items)
+        metadata, view = replace(metadata, data_name="texts"), PackedTextStore.from_texts(items, "data")
+    elif all(isinstance(item, str | Path) for item in items):
+        files = tuple(map(str, items))
+        metadata, view = replace(metadata, data_name="files", keys=files), ImageFilePaths(files)
+    elif all(isinstance(item, Image.Image) for item in items):
+        side = image_size or compute_clipped_median_size([min(image.size) for image in items])
+        view = ArrayStore((torch.stack([to_square_tensor(image, side) for image in items]),))
     if view is not None:
-        return items.build_split_dataset(split, [view], image_size=image_size)
-    odd = next((item for item in data if not isinstance(item, np.ndarray | Tensor)), None)
+        return metadata.build_split_dataset(split, [view], image_size=image_size)
+    odd = next((item for item in items if not isinstance(item, np.ndarray | Tensor)), None)
     got = type(odd).__name__
     message = f"data: must be a list of texts, of paths, of PIL images or of arrays, got an item of type {got}."
     check(odd is None, message, "unknown_object")
-    check_equal_shapes("data", data)
-    stacked = np.stack([as_array("data", item) for item in data])
+    check_equal_shapes("data", items)
+    stacked = np.stack([as_array("data", item) for item in items])
     return dataset_from_arrays({"x": stacked}, "arrays", split, test_fraction)

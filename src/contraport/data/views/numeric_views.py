@@ -36,22 +36,22 @@ VECTOR_STRENGTH_BY_NAME = {
 class VectorAugmentation(nn.Module):
     """Randomly scale, mask and jitter vectors (b, d)."""
 
-    mean: Tensor
-    std: Tensor
+    data_mean: Tensor
+    data_std: Tensor
 
-    def __init__(self, strength: VectorStrength, mean: Tensor, std: Tensor) -> None:
+    def __init__(self, strength: VectorStrength, data_mean: Tensor, data_std: Tensor) -> None:
         super().__init__()
         self.strength = strength
-        self.register_buffer("mean", mean, persistent=False)
-        self.register_buffer("std", std, persistent=False)
+        self.register_buffer("data_mean", data_mean, persistent=False)
+        self.register_buffer("data_std", data_std, persistent=False)
 
     def forward(self, vectors: Tensor, draws: RandomDraws) -> Tensor:
         """Return one randomly augmented view of each vector."""
         features = vectors.shape[1]
         scale = draws.uniform(1 - self.strength.max_scaling, 1 + self.strength.max_scaling, 1)
         unmasked = draws.uniform(0, 1, features) >= self.strength.mask_probability
-        noise = self.strength.noise_std * self.std * draws.normal(features)
-        return self.mean + (vectors - self.mean) * scale * unmasked + noise
+        noise = self.strength.noise_std * self.data_std * draws.normal(features)
+        return self.data_mean + (vectors - self.data_mean) * scale * unmasked + noise
 
 
 @dataclass(frozen=True)
@@ -74,14 +74,14 @@ SERIES_STRENGTH_BY_NAME = {
 class SeriesAugmentation(nn.Module):
     """Randomly crop, stretch, scale, mask and jitter time series (b, C, T)."""
 
-    mean: Tensor
-    std: Tensor
+    data_mean: Tensor
+    data_std: Tensor
 
-    def __init__(self, strength: SeriesStrength, mean: Tensor, std: Tensor) -> None:
+    def __init__(self, strength: SeriesStrength, data_mean: Tensor, data_std: Tensor) -> None:
         super().__init__()
         self.strength = strength
-        self.register_buffer("mean", mean, persistent=False)
-        self.register_buffer("std", std, persistent=False)
+        self.register_buffer("data_mean", data_mean, persistent=False)
+        self.register_buffer("data_std", data_std, persistent=False)
 
     def forward(self, series: Tensor, draws: RandomDraws) -> Tensor:
         """Return one randomly augmented view of each series."""
@@ -93,8 +93,8 @@ class SeriesAugmentation(nn.Module):
         cropped = resample_affine(series.unsqueeze(2), maps, (1, length)).squeeze(2)
         scale = draws.uniform(1 - self.strength.max_scaling, 1 + self.strength.max_scaling, channels, 1)
         unmasked = ~draws.span_mask(self.strength.max_masked_fraction, length)[:, None]
-        noise = self.strength.noise_std * self.std * draws.normal(channels, length)
-        return self.mean + (cropped - self.mean) * scale * unmasked + noise
+        noise = self.strength.noise_std * self.data_std * draws.normal(channels, length)
+        return self.data_mean + (cropped - self.data_mean) * scale * unmasked + noise
 
 
 def cut_adjacent_windows(series: Tensor, length: int, draws: RandomDraws) -> tuple[Tensor, Tensor]:

@@ -166,7 +166,7 @@ class Views(nn.Module):
     def _make_custom_views_unless_made(
         self, custom: CustomTransform, views: tuple[Tensor, ...], offset: LocalBatchOffset | None
     ) -> tuple[Tensor, ...]:
-        """Return the items' custom random views, made here unless the dataset made them."""
+        """Return the items' custom random views, drawn now unless the dataset has already drawn them."""
         if custom.takes_batches:
             floats = _uint8_images_to_floats(views)
             return tuple(custom.transform_whole_batch(floats[source], offset) for source in self._sources)

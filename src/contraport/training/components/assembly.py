@@ -90,7 +90,7 @@ def build_components(
     check(is_stream or settings.batch_size <= len(dataset), message, "few_items")
     if settings.cache_chunk is not None:
         check_min_items_per_chunk(settings.batch_size, settings.cache_chunk)
-    if settings.freezes_all_encoders and (reason := feature_cache_unsupported_reason(settings)) is not None:
+    if settings.freezes_all_encoders_throughout and (reason := feature_cache_unsupported_reason(settings)) is not None:
         for argument, value in (("frozen_draws", settings.frozen_draws or None), ("features", settings.features)):
             check(value is None, f"{argument}: {reason}; got {value}.", "no_cache")
     partners = load_or_draw_mismatched_partners(settings, dataset, run)

@@ -68,7 +68,7 @@ def count_optimizer_steps_per_epoch(settings: Settings, dataset: Dataset) -> int
 
 def count_draws_to_cache(settings: Settings) -> int:
     """Return how many augmentations of each item to cache, 0 for none."""
-    if not settings.freezes_all_encoders:
+    if not settings.freezes_all_encoders_throughout:
         return 0
     if settings.frozen_draws is None:
         return 4 if feature_cache_unsupported_reason(settings) is None else 0
@@ -170,20 +170,20 @@ def _check_stream_settings(settings: Settings, stream: Stream) -> None:
 
 
 def load_or_draw_mismatched_partners(
-    settings: Settings, dataset: Dataset, run: WritableRun | None = None
+    settings: Settings, dataset: Dataset, resumed_run: WritableRun | None = None
 ) -> Tensor | None:
     """Return the index of each item's mismatched partner, or None without simulated mismatches.
 
-    Partners that `run` has stored are loaded.
+    Partners that `resumed_run` has stored are loaded. Those drawn here are not stored.
     """
     mismatch = None if settings.mismatch is None else parse_mismatch(settings.mismatch)
     if mismatch is None or mismatch.share == 0:
         return None
-    frozen = settings.freezes_all_encoders and len(dataset.shapes) == 1
+    frozen = settings.freezes_all_encoders_throughout and len(dataset.shapes) == 1
     # Features are cached per item, so that random views of two items cannot be paired.
     check(not frozen, f"mismatch: cannot be combined with {settings.freezing_cause} for random views.", "frozen")
-    if run is not None and run.mismatched_path.exists():
-        return torch.from_numpy(run.partners_after_mismatch())
+    if resumed_run is not None and resumed_run.mismatched_path.exists():
+        return torch.from_numpy(resumed_run.partners_after_mismatch())
     return draw_mismatched_partners(dataset, mismatch, seed=settings.seed)
 
 

@@ -288,11 +288,11 @@ def _build_encoder_freezer(
     settings: Settings, model: Model, momentum_encoder: MomentumEncoder | None, steps_per_epoch: int
 ) -> EncoderFreezer | None:
     """Build the `EncoderFreezer`, or return None if no option needs it."""
-    if not (settings.freezes_some_encoder or settings.freeze_epochs or settings.lora):
+    if not (settings.freezes_some_encoder_throughout or settings.freeze_epochs or settings.lora):
         return None
     steps = settings.freeze_epochs * steps_per_epoch or None
     frozen = resolve_option_per_tower(
-        "freeze", settings.freezes_all_encoders or steps is not None or settings.freeze, model
+        "freeze", settings.freezes_all_encoders_throughout or steps is not None or settings.freeze, model
     )
     adapted = resolve_option_per_tower("lora", settings.lora, model)
 
@@ -384,7 +384,7 @@ def _build_objective_loss(
             raise UsageError(message, kind="labels_required") from error
         if error.code.endswith(".missing") or settings.prototypes is not None or target == settings.target:
             raise
-        if not dataset.is_coupling:
+        if not dataset.items_are_entity_pairs:
             error.add_note(f"Items of {dataset.name!r} share content; {format_options(target='pairs')} ignores this.")
         raise
     return loss

@@ -165,7 +165,7 @@ class NetworkSettings(BaseOptions):
             message = f"lora: requires an encoder with weights, got {self.encoder!r}."
             check(not self._has_one_untrainable_encoder_for_all_views, message, "no_weights")
             check(self.may_have_trained_weights, f"lora: {_WEIGHTS_REQUIRED_MESSAGE_END}", "untrained")
-        if not self.freezes_some_encoder:
+        if not self.freezes_some_encoder_throughout:
             # With `freeze` by view it is checked again once the views are known, with the data.
             self.check_cached_encoders_frozen()
             return
@@ -183,12 +183,12 @@ class NetworkSettings(BaseOptions):
         return 0 if self.projection_layers == 0 else self.projection
 
     @property
-    def freezes_some_encoder(self) -> bool:
+    def freezes_some_encoder_throughout(self) -> bool:
         """True if at least one encoder is frozen for the whole training."""
-        return any(self.freeze.values()) if isinstance(self.freeze, Mapping) else self.freezes_all_encoders
+        return any(self.freeze.values()) if isinstance(self.freeze, Mapping) else self.freezes_all_encoders_throughout
 
     @property
-    def freezes_all_encoders(self) -> bool:
+    def freezes_all_encoders_throughout(self) -> bool:
         """True if all encoders are frozen or have no trainable weights."""
         return self.freeze is True or self._has_one_untrainable_encoder_for_all_views
 
@@ -248,6 +248,6 @@ class NetworkSettings(BaseOptions):
 
     def check_cached_encoders_frozen(self) -> None:
         """Raise `UsageError` if features are to be cached but some encoder is trained."""
-        for name in () if self.freezes_all_encoders else ("frozen_draws", "features"):
+        for name in () if self.freezes_all_encoders_throughout else ("frozen_draws", "features"):
             value = getattr(self, name)
             check(value is None, f"{name}: requires freeze of all views, got {name} {str(value)!r}.", "conflict")

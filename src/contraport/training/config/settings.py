@@ -58,7 +58,7 @@ class Settings(
             check(self.mined_negatives_spec is None, message, "mined")
             reason = "it scores pairs by what the encoder learns"
             message = f"audit: cannot be combined with {self.freezing_cause}: {reason}."
-            check(not self.freezes_some_encoder, message, "frozen")
+            check(not self.freezes_some_encoder_throughout, message, "frozen")
         if self.matryoshka is not None and self.projection_size_or_zero > 0:
             # Only the compared embeddings are nested: the features before them are not.
             good = self.representation in (None, "projection")
@@ -66,14 +66,18 @@ class Settings(
             check(good, message, "matryoshka")
         if self.predict is not None:
             check(self.projection == 0, f"projection: must be 0 with predict, got {self.projection}.", "predict")
-            check(not self.freezes_some_encoder, f"{self.freezing_cause}: cannot be combined with predict.", "predict")
+            check(
+                not self.freezes_some_encoder_throughout,
+                f"{self.freezing_cause}: cannot be combined with predict.",
+                "predict",
+            )
 
     def resolve_representation(self, views: int) -> str:
         """Return `representation`, or its default for this number of views."""
         if self.matryoshka is not None and self.projection_size_or_zero > 0:
             return "projection"
         frozen_default = "both" if views == 1 else "projection"
-        return self.representation or (frozen_default if self.freezes_all_encoders else "concatenate")
+        return self.representation or (frozen_default if self.freezes_all_encoders_throughout else "concatenate")
 
     @property
     def recipe_or_objective_name(self) -> str:

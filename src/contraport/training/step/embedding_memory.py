@@ -64,7 +64,7 @@ class Queue(EmbeddingMemory):
 
     embeddings: Tensor
     ids: Tensor
-    written: Tensor
+    written: Tensor  # number of embeddings per view written so far
 
     def __init__(self, size: int, views: int, dimensions: int) -> None:
         super().__init__()
