@@ -165,6 +165,8 @@ def test_pairs_are_named_by_their_ids(tmp_path: Path) -> None:
     data = load(write_folder(tmp_path), "train", test_fraction=0)
     assert data.keys is not None
     assert data.items_are_entity_pairs
+    with pytest.warns(FutureWarning, match="items_are_entity_pairs"):
+        assert data.is_coupling
     assert list(data.keys[:2]) == [f"r{row} | c{column}" for row, column in PAIRS[:2]]
 
 
