@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +41,17 @@ def test_validation_split_is_neither_train_nor_test() -> None:
     test, unused = get_test_and_unused_masks(np.array(["train", "val"]), "split")
     assert test is not None
     assert (test.tolist(), unused.tolist()) == ([False, True], [False, False])
+
+
+def test_log_has_the_number_of_rows_in_no_split(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "table.csv"
+    rows = [f"{row},{row % 7},{split}" for row, split in enumerate(["train"] * 6 + ["test"] * 3 + ["val"] * 2)]
+    path.write_text("\n".join(["a,b,split", *rows]))
+    with caplog.at_level(logging.INFO):
+        lengths = [len(load(path, split)) for split in ("train", "test")]
+    assert lengths == [6, 3]
+    unused = [record.args for record in caplog.records if "not used" in record.msg]
+    assert unused == [(f"{path}: column 'split'", "2 rows", ["val"], "test")]
 
 
 @pytest.fixture(params=[".npy", ".npz", ".csv"])

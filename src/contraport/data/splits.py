@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 from numpy.typing import NDArray
 
+from contraport._utils.formatting import pluralize
 from contraport.errors import check
 from contraport.seeding import numpy_generator
 
@@ -12,6 +15,8 @@ DEFAULT_TEST_FRACTION = 0.2
 """Default fraction of each class that is held out for the test split."""
 TEST_SPLIT_NAMES = ("test", "val", "valid", "validation")
 """Names of the test split in sources; if there are several, the first in this order is used."""
+
+_log = logging.getLogger(__name__)
 
 PositionArray = np.ndarray[tuple[int], np.dtype[np.int64]]
 """Indices of items, int64."""
@@ -90,12 +95,12 @@ def max_held_out_group_size(length: int, test_fraction: float = DEFAULT_TEST_FRA
 
 
 def get_test_and_unused_masks(
-    split_names: np.ndarray, source_name: str
+    split_names: np.ndarray, source_name: str, *, split: str = "train"
 ) -> tuple[NDArray[np.bool_] | None, NDArray[np.bool_]]:
     """Return two masks over all items: the test split, and validation items that are left unused.
 
     The former is None if only "train" occurs. If a source has both a test and a validation split, the validation split
-    is unused.
+    is unused; the log has the number of its items when the split "train" is loaded.
 
     Raises:
         UsageError: a name is not that of a split, or there is no training item.
@@ -109,4 +114,8 @@ def get_test_and_unused_masks(
     test_name = next((name for name in TEST_SPLIT_NAMES if name in lower), None)
     if test_name is None:
         return None, np.zeros(len(lower), dtype=bool)
-    return lower == test_name, (lower != "train") & (lower != test_name)
+    is_unused = (lower != "train") & (lower != test_name)
+    if is_unused.any() and split == "train":
+        names, rows = sorted({*split_names[is_unused].tolist()}), pluralize(int(is_unused.sum()), "row")
+        _log.info("%s: %s of the splits %s are not used; the test split is %r", source_name, rows, names, test_name)
+    return lower == test_name, is_unused

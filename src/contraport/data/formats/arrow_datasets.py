@@ -247,7 +247,7 @@ def dataset_from_rows(
         rows, views_of_columns = TableRows(table), tuple((names[0],) for names in roles.views)
     if (column := column_by_role["split"]) is not None and is_test is None:
         names = read_category_values(rows.select_columns([column]).read(), column, table_name)
-        is_test, neither = get_test_and_unused_masks(names, f"{table_name}: column {column!r}")
+        is_test, neither = get_test_and_unused_masks(names, f"{table_name}: column {column!r}", split=split)
         rows, is_test = rows.subset(np.flatnonzero(~neither)), None if is_test is None else is_test[~neither]
         source_rows = source_rows[~neither]
     labels, label_names = _read_category_codes_and_names(rows, column_by_role["labels"], class_names or {}, table_name)
