@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 import scipy.sparse
 import torch
@@ -94,6 +96,17 @@ def test_each_view_has_its_own_encoder():
     assert fitted.transform(VIEWS).shape == (40, 256 + 256 + 128)
     assert build_encoder(representation="2").fit(VIEWS).transform(VIEWS).shape == (40, 128)
     assert np.isfinite(fitted.score(VIEWS))
+
+
+@pytest.mark.parametrize(
+    "convert", [pd.DataFrame, pl.DataFrame, lambda X: pa.table(pd.DataFrame(X)), np.ndarray.tolist]
+)
+def test_tuple_of_frames_or_nested_lists_is_several_views(convert):
+    features = build_encoder().fit(VIEWS[:2]).transform(VIEWS[:2])
+    converted = tuple(convert(view) for view in VIEWS[:2])
+    np.testing.assert_array_equal(build_encoder().fit(converted).transform(converted), features)
+    with_texts = (converted[0], TEXTS + TEXTS[:4])
+    assert build_encoder().fit(with_texts).transform(with_texts).shape == (40, 512)
 
 
 def test_transforms_a_single_view_by_name():
@@ -376,6 +389,8 @@ def test_scikit_learn_rejects_data_of_a_wrong_form(X, message):
             ["'kind' ('old')"],
         ),
         ({}, (VECTORS, VECTORS[:9]), "X.rows", [[40, 9]]),
+        ({}, ([[1.0, 2.0], [3.0]], VECTORS), "X.invalid", ["X[0]", "list"]),
+        ({}, {}, "X.empty", ["none"]),
         ({"objective": "nt-xnet"}, VECTORS, "objective.unknown", ["'nt-xnet'", "'nt-xent'"]),
         ({"recipe": "mocco"}, VECTORS, "recipe.unknown", ["'mocco'", "'moco'"]),
         ({"objective": "byol"}, VECTORS, "objective.collapses", ["predictor=True"]),

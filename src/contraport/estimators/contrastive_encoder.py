@@ -99,9 +99,9 @@ class ContrastiveEncoder(_UnwrappedTransformMixin, ClassNamePrefixFeaturesOutMix
     """scikit-learn transformer that trains an encoder by contrastive learning.
 
     Views of one item get similar features. Views are random augmentations of each item. Or they are given: a tuple of
-    arrays, or a dict of arrays by name, that show the same items; each view then gets its own encoder. An array holds
-    vectors (n, d); time series (n, C, T); or images, uint8 (n, H, W), (n, H, W, C) or (n, C, H, W), or with four axes
-    floats in [0, 1]. Texts are a list or an array of strings, (n,). A list is one view.
+    arrays, or a dict of arrays by name, that show the same items; each view then gets its own encoder. An array, frame
+    or nested list holds vectors (n, d); time series (n, C, T); or images, uint8 (n, H, W), (n, H, W, C) or
+    (n, C, H, W), or with four axes floats in [0, 1]. Texts are a list or an array of strings, (n,). A list is one view.
 
     Parameters are those of `contraport.train`, with its defaults or those of the recipe where None.
 
@@ -455,11 +455,20 @@ def _is_dict_of_views(X: object) -> TypeGuard[Mapping[str, ArrayLike]]:
 def _find_dict_or_tuple_views(X: object) -> dict[str, ArrayLike] | None:
     """Return the views in a dict or tuple, or None for one array."""
     if _is_dict_of_views(X):
+        check(len(X) > 0, "X: must have at least one view, got none.", "empty")
         return {str(name): view for name, view in X.items()}
     views: tuple[Any, ...] = X if isinstance(X, tuple) else ()
     # A tuple of numbers or of arrays of one axis is a single array.
-    are_views = all(getattr(one, "ndim", 0) >= 2 or texts_or_none_if_no_strings("X", one) is not None for one in views)
-    return {str(number): view for number, view in enumerate(views)} if views and are_views else None
+    are_views = any(_is_text_or_has_two_axes(f"X[{number}]", view) for number, view in enumerate(views))
+    return {str(number): view for number, view in enumerate(views)} if are_views else None
+
+
+def _is_text_or_has_two_axes(argument: str, view: Any) -> bool:
+    """Return whether one entry of a tuple is a view: texts, or an array, frame or nested list of two axes or more."""
+    if texts_or_none_if_no_strings(argument, view) is not None:
+        return True
+    shape = getattr(view, "shape", None)  # frames and tables have no `ndim`
+    return len(as_array(argument, view).shape if shape is None else shape) >= 2
 
 
 def _as_texts_or_array(argument: str, values: Any, validate: Callable[[Any], np.ndarray], min_items: int) -> Any:
