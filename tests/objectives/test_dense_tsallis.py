@@ -203,3 +203,44 @@ def test_transposed_plan_has_the_potentials_of_the_other_side():
     plan = transport(x, y, Gibbs("sqeuclidean", 5.0), BALANCED, a=a, b=b).plan
     torch.testing.assert_close(plan.T.dual_potentials, plan.dual_potentials[::-1])
     torch.testing.assert_close(plan.T.quadratic_conjugate(), plan.quadratic_conjugate())
+
+
+@pytest.mark.parametrize(
+    ("order", "divergence"),
+    [
+        (2.0, cp.FenchelYoung()),
+        (2.0, cp.SquaredL2()),
+        (1.5, cp.SquaredL2()),
+        (1.5, cp.JensenShannon()),
+        (0.5, cp.KL()),
+    ],
+)
+def test_second_derivatives_of_losses_match_finite_differences(order, divergence):
+    z0, z1, *_ = problem(6, 6)
+    constraint = Tsallis(order, mass_constraint="balanced")
+    loss = cp.Objective(cp.Cross(), Gibbs("cosine", 5.0), constraint, cp.Pairs(), divergence)
+    points = z0.requires_grad_(), z1.requires_grad_()
+    assert torch.autograd.gradgradcheck(loss, points)
+    for one in (lambda x: loss(x, z1), lambda x: loss(z0, x)):
+        functional = torch.func.jacrev(torch.func.grad(one))(z0.detach())
+        torch.testing.assert_close(functional, torch.autograd.functional.hessian(one, z0.detach()))
+
+
+@pytest.mark.parametrize("order", [0.5, 1.5, 2.0])
+@pytest.mark.parametrize("mass_constraint", ["balanced", "rows", "simplex"])
+def test_second_derivatives_of_transport_match_finite_differences(order, mass_constraint):
+    x, y, a, b = problem(5, 4)
+
+    def value(x, y, a, b):
+        constraint = Tsallis(order, mass_constraint=mass_constraint)
+        return transport(x, y, Gibbs("sqeuclidean", 20.0), constraint, a=a / a.sum(), b=b / b.sum()).value
+
+    assert torch.autograd.gradgradcheck(value, [v.requires_grad_() for v in (x, y, a, b)])
+
+
+def test_gradient_of_the_quadratic_conjugate_in_the_masses_is_minus_the_potentials():
+    x, y, a, b = problem()
+    result = transport(x, y, Gibbs("sqeuclidean", 5.0), BALANCED, a=a.requires_grad_(), b=b.requires_grad_())
+    gradients = torch.autograd.grad(result.plan.quadratic_conjugate(), [a, b])
+    for gradient, potential in zip(gradients, result.potentials, strict=True):
+        torch.testing.assert_close(gradient, -potential.detach() / 5.0)

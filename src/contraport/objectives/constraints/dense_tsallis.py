@@ -1,12 +1,13 @@
 """Tsallis-regularized transport on the whole matrix, by Newton's method in the dual.
 
 The plan is P_ij = [(order - 1) (f_i + g_j - C_ij) / temperature]_+^(1 / (order - 1)) with dual potentials f and g. It
-is differentiable: the last Newton step is taken with gradient, which is implicit differentiation.
+is differentiable twice: the last Newton steps are taken with gradient, which is implicit differentiation.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -26,11 +27,14 @@ class DenseTsallisPlan(DensePlan):
     def quadratic_conjugate(self) -> Tensor:
         """Return the quadratic regularizer's conjugate, the maximum over plans P of <logits, P> - |P|^2 / 2.
 
-        It is a scalar tensor. The logits are -C / temperature. The gradient in them is the plan, which is therefore
-        held fixed.
+        It is a scalar tensor. The logits are -C / temperature. It is computed as the dual value |P|^2 / 2 - <f, a> -
+        <g, b>, whose first derivative in the potentials is 0, but not its second: they are not detached.
         """
-        plan, logits = self.masses.detach(), self.kernel_geometry.dense().to(self.masses)
-        return (plan * logits.masked_fill(plan == 0, 0)).sum() - plan.square().sum() / 2
+        unit, marginals = self.kernel_geometry.log_kernel.cost_unit, self.log_marginals
+        assert marginals is not None
+        pairs = zip(self.dual_potentials, marginals, strict=True)
+        linear = torch.stack([(potential / unit) @ log_mass.to(potential).exp() for potential, log_mass in pairs])
+        return self.masses.square().sum() / 2 - linear.sum()
 
 
 def solve_dense_tsallis(
@@ -65,11 +69,14 @@ def solve_dense_tsallis(
     check(bool(has_pairs), "constraint: no plan exists, as a row or a column has no compared pair.", "infeasible")
     dual = _TsallisDualProblem(theta.detach(), order, a.detach(), b.detach() if mass_constraint == "balanced" else None)
     f, g = _maximize_dual(dual)
-    # In units of the temperature; the step has the value 0 and the gradient of the solution.
-    p = _tsallis_masses(f[:, None] + g + theta, order)
-    residuals = [a - p.sum(1), b - p.sum(0)] if mass_constraint == "balanced" else [a - p.sum(1)]
-    steps = dual.newton_steps(f, g, torch.cat(residuals))
-    f, g = f + steps[0] - steps[0].detach(), g + steps[1] - steps[1].detach()
+    # In units of the temperature; the steps have the value 0. The first has the gradient of the solution; if the slopes
+    # change too, a second one with the same matrix has the gradient of the gradient.
+    newton_steps = dual.build_newton_solver(f, g)
+    for _ in range(1 if order == 2 else 2):
+        p = _tsallis_masses(f[:, None] + g + theta, order)
+        residuals = [a - p.sum(1), b - p.sum(0)] if mass_constraint == "balanced" else [a - p.sum(1)]
+        steps = newton_steps(torch.cat(residuals))
+        f, g = f + steps[0] - steps[0].detach(), g + steps[1] - steps[1].detach()
     masses = _tsallis_masses(f[:, None] + g + theta, order)
     if mass_constraint == "simplex":
         masses, f, g = masses.view(shape), f.expand(shape[0]), f.new_zeros(shape[1])
@@ -108,26 +115,37 @@ class _TsallisDualProblem:
             return linear.new_tensor(-torch.inf)
         return linear - (_tsallis_masses(s, self.order) ** self.order).sum() / self.order
 
-    def newton_steps(self, f: Tensor, g: Tensor, residual: Tensor, ridge: float = 0.0) -> tuple[Tensor, Tensor]:
-        """Return Newton steps of both dual potentials for a gradient `residual`."""
+    def build_newton_solver(
+        self, f: Tensor, g: Tensor, ridge: float = 0.0
+    ) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+        """Return a function from dual gradients to the Newton steps of both dual potentials at f and g."""
         n = len(f)
         plan = _tsallis_masses(f[:, None] + g + self.logits, self.order)
         weights = torch.where(plan > 0, torch.where(plan > 0, plan, 1) ** (2 - self.order), 0)
         rows = weights.sum(1)
         if self.column_masses is None:
-            return residual / torch.where(rows > 0, rows, 1), torch.zeros_like(g)
+            return lambda residual: (residual / torch.where(rows > 0, rows, 1), torch.zeros_like(g))
         hessian = torch.cat([torch.cat([rows.diag(), weights], 1), torch.cat([weights.T, weights.sum(0).diag()], 1)])
         # Scaled to a unit diagonal, as orders below 2 have weights of very different sizes.
         diagonal = hessian.diagonal()
         scale = torch.where(diagonal > 0, diagonal, 1).rsqrt()
+        hessian = scale[:, None] * hessian * scale
         if ridge > 0:
-            damped = scale[:, None] * hessian * scale + ridge * torch.eye(len(scale)).to(hessian)
-            step = scale * torch.cholesky_solve((scale * residual)[:, None], torch.linalg.cholesky(damped))[:, 0]
+            factor = torch.linalg.cholesky(hessian + ridge * torch.eye(len(scale)).to(hessian))
+        else:
+            values, vectors = torch.linalg.eigh(hessian)
+            kept = values > 1e-11 * values[-1]  # adding a constant to f and taking it from g has the eigenvalue 0
+            values, vectors = values[kept], vectors[:, kept]
+
+        def newton_steps(residual: Tensor) -> tuple[Tensor, Tensor]:
+            right = scale * residual
+            if ridge > 0:
+                step = scale * torch.cholesky_solve(right[:, None], factor)[:, 0]
+            else:
+                step = scale * (vectors @ ((vectors.T @ right) / values))
             return step[:n], step[n:]
-        values, vectors = torch.linalg.eigh(scale[:, None] * hessian * scale)
-        kept = values > 1e-11 * values[-1]  # adding a constant to f and taking it from g has the eigenvalue 0
-        step = scale * (vectors[:, kept] @ ((vectors[:, kept].T @ (scale * residual)) / values[kept]))
-        return step[:n], step[n:]
+
+        return newton_steps
 
 
 @torch.no_grad()
@@ -168,7 +186,7 @@ def _run_damped_newton(dual: _TsallisDualProblem, f: Tensor, g: Tensor, toleranc
             break
         # The pairs with mass may not connect all rows and columns; the ridge moves parts that have too much or little.
         ridge = min(1e-2, float(error / total))
-        step_f, step_g = dual.newton_steps(f, g, residual, ridge=max(ridge, 1e-10))
+        step_f, step_g = dual.build_newton_solver(f, g, ridge=max(ridge, 1e-10))(residual)
         slope = residual @ torch.cat([step_f, step_g])[: len(residual)]
         for halving in range(40):
             size = 0.5**halving
