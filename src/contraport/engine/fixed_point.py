@@ -18,6 +18,7 @@ vanishes, no step is made, and the gradient in S is plan less target.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from contraport.engine.half_steps import Relaxation, row_log_sum_exp
 from contraport.engine.masked_geometry import Geometry
 from contraport.engine.pair_passes import AxisName, PairPasses, WeightTerm
 from contraport.engine.pytree import TreeStructure, unflatten
+from contraport.errors import check
 
 MAX_CG_STEPS = 500
 """Maximum number of conjugate gradient steps; the gradient is then returned as it is, with a warning."""
@@ -79,7 +81,9 @@ class FixedPointOperation(Operation):
             row_sums = log_sums(g, None)
             # The row sums that measure the error are those that the next row step needs: checking costs no pass.
             next_f = relaxation.damped_clamped_potential(0, "rows", log_a, row_sums)
-            error = (torch.exp(f + row_sums) - torch.exp(next_f + row_sums)).abs().sum()
+            error = float((torch.exp(f + row_sums) - torch.exp(next_f + row_sums)).abs().sum())
+            message = "constraint: a plan with a tolerance requires finite costs, got NaN; see the embeddings."
+            check(not math.isnan(error), message, "not_finite")  # no further iteration would change it
             outputs, f = [f, g, row_sums, column_sums, torch.tensor(iteration)], next_f
             if error < self.tolerance:
                 break

@@ -194,7 +194,7 @@ def run_sinkhorn_to_convergence(
         relaxation: relaxation of the half-steps on rows and on columns; None enforces the marginals exactly.
 
     Raises:
-        UsageError: within `torch.func`, where the number of steps cannot depend on values.
+        UsageError: within `torch.func`, where the number of steps cannot depend on values; or a cost is NaN.
 
     Source: Luise et al. (2018), Differential properties of Sinkhorn approximation, theorem 3.
     """

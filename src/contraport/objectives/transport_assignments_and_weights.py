@@ -160,7 +160,7 @@ def transport(
 
     Raises:
         UsageError: points or masses of another shape or type, masses that are not positive and finite, totals that
-            differ, a constraint without half-steps.
+            differ, a constraint without half-steps; with a tolerance, `Exact` or `Tsallis`, a cost that is NaN.
 
     Source: Peyré and Cuturi (2019), Computational optimal transport, sections 4.1-4.4.
 

@@ -320,7 +320,8 @@ class Balanced(AlternatingConstraint):
         marginals: ``"uniform"``, or ``"weights"``, the items' ``weights=`` of the call.
 
     Raises:
-        UsageError: iterations is not a positive integer, the tolerance is not positive, or marginals is unknown.
+        UsageError: iterations is not a positive integer, the tolerance is not positive, or marginals is unknown; in the
+            call, with a tolerance, a cost is NaN.
 
     Source: Cuturi (2013), algorithm 1, in the log domain.
 
