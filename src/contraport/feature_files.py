@@ -362,7 +362,9 @@ def _read_npz_features(path: Path) -> Features:
     arrays = read_npz_arrays(path)
     message = f"features: {path} has no array 'features', only {sorted(arrays)}. contraport embed writes it."
     check("features" in arrays, message, "no_features")
-    if "rows" not in arrays or "splits" not in arrays:
+    message = f"features: {path} must have rows and splits or neither, as contraport embed writes both."
+    check(("rows" in arrays) == ("splits" in arrays), message, "no_rows")
+    if "rows" not in arrays:
         return _features_from_array(arrays["features"])
     metadata: dict[str, Any] = {
         name: str(arrays[stored]) for name, stored in _STORED_NAME_BY_SINGLE_TEXT_FIELD.items() if stored in arrays

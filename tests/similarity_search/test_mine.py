@@ -16,6 +16,7 @@ from tests.errors import raises_usage_error
 import contraport
 from contraport.cli import main
 from contraport.data import from_arrays, from_coupling
+from contraport.feature_files import Features, write_features
 from contraport.training import train
 
 
@@ -61,6 +62,17 @@ def test_writes_triplets_of_texts(texts: Path, views: np.ndarray, suffix: str) -
         for row in range(40)
         for other in wrong[row]
     ]
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".parquet"])
+def test_embedded_features_belong_to_their_rows(texts: Path, views: np.ndarray, suffix: str) -> None:
+    rows = np.r_[5:40, 0:5]  # embed writes training items first
+    splits = np.array(["train"] * 35 + ["test"] * 5)
+    embedded = texts.with_name(f"embedded{suffix}")
+    write_features(embedded, Features(views[rows, 0], rows, splits))
+    mined = contraport.mine(embedded, data=texts, k=2, out=texts.with_name("triplets.csv"))
+    wrong = nearest_wrong(np.stack([views[:, 0], views[:, 0]], axis=1), 2)
+    assert np.array_equal(mined.positions.numpy(), wrong)
 
 
 def test_writes_tuples_of_the_pairs_with_all_negatives(texts: Path) -> None:

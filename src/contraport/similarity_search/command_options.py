@@ -137,7 +137,8 @@ class MiningOptions(TrustOptions):
         kw_only=False,
         metadata=option_metadata(
             "Encoder that finds the negatives: a run folder; a model folder of timm, of transformers or of `contraport "
-            "export`; or a file of features, an .npy of shape (items, k) or (items, views, k)."
+            "export`; or a file of features, written by `contraport embed` and matched by the row of each item in the "
+            "data, or another .npy of shape (items, k) or (items, views, k), in the order of the data."
         ),
     )
     data: str | Path | Any | None = option(

@@ -14,6 +14,7 @@ from tests.errors import raises_usage_error
 
 from contraport import Domains, Gibbs, Labels, Neighbors, Pairs, SoftNeighbors, nt_xent
 from contraport.data import Dataset, from_arrays
+from contraport.feature_files import Features, write_features
 from contraport.objectives import SimilarityMatrix
 from contraport.training.step.target_parser import build_target_function, find_batch_independent_target
 
@@ -86,12 +87,38 @@ def test_features_require_at_least_one_column(data: Dataset, tmp_path: Path) -> 
         compute_plan_of_spec(f"soft:{save_array(tmp_path / 'none.npy', one[:, :0])}", data)
 
 
-def test_embedded_features_are_matched_to_training_items(data: Dataset, tmp_path: Path) -> None:
-    features = np.random.default_rng(1).normal(size=(ITEMS + 5, 3)).astype(np.float32)
-    splits = np.array(["test"] * 5 + ["train"] * ITEMS)
-    np.savez(tmp_path / "f.npz", features=features, splits=splits)
+def write_shuffled_features(path: Path, splits: list[str], rows: list[int]) -> np.ndarray:
+    """Write features in the order of `rows`, and return those of the rows 0, 1, ..., for items of the split "train"."""
+    features = np.random.default_rng(1).normal(size=(len(rows), 3)).astype(np.float32)
+    write_features(path, Features(features, np.array(rows), np.array(splits)))
+    train = [place for place, split in enumerate(splits) if split == "train"]
+    return features[sorted(train, key=rows.__getitem__)]
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".npy", ".parquet"])
+def test_embedded_features_are_matched_by_row(data: Dataset, suffix: str, tmp_path: Path) -> None:
+    shuffled = np.random.default_rng(2).permutation(ITEMS).tolist()
+    file = tmp_path / f"f{suffix}"  # another split may have the same rows
+    features = write_shuffled_features(file, ["test"] * 5 + ["train"] * ITEMS, [*range(5), *shuffled])
+    result = compute_plan_of_spec(f"soft:{file}", data)
+    assert torch.equal(result, compute_target_plan(SoftNeighbors(torch.from_numpy(features)[BATCH]), data))
+
+
+def test_embedded_items_of_a_random_split_are_matched_to_all_items(data: Dataset, tmp_path: Path) -> None:
+    rows = [3, 4, 6, 7, 8, 9, 10, 11, 0, 1, 2, 5]
+    features = np.random.default_rng(1).normal(size=(ITEMS, 3)).astype(np.float32)
+    write_features(tmp_path / "f.npz", Features(features[rows], np.array(rows), np.array(["train"] * 8 + ["test"] * 4)))
+    with raises_usage_error("target.other_data", "f.npz", ITEMS, 8):
+        compute_plan_of_spec(f"soft:{tmp_path}/f.npz", data)
+    data.num_random_test_items = 0
     result = compute_plan_of_spec(f"soft:{tmp_path}/f.npz", data)
-    assert torch.equal(result, compute_target_plan(SoftNeighbors(torch.from_numpy(features[5:])[BATCH]), data))
+    assert torch.equal(result, compute_target_plan(SoftNeighbors(torch.from_numpy(features)[BATCH]), data))
+
+
+def test_rejects_embedded_features_of_other_items(data: Dataset, tmp_path: Path) -> None:
+    write_shuffled_features(tmp_path / "f.npz", ["train"] * ITEMS, [*range(ITEMS - 2), 20, 21])
+    with raises_usage_error("target.other_data", "f.npz", ITEMS, ITEMS - 2):
+        compute_plan_of_spec(f"soft:{tmp_path}/f.npz", data)
 
 
 def test_neighbors_default_to_the_raw_first_view() -> None:

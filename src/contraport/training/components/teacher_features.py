@@ -89,7 +89,7 @@ def get_teacher_features(
         UsageError: the source cannot be read, or is for other items or views.
     """
     if not isinstance(source, Run) and not Path(source).is_dir():
-        return read_teacher_features(argument, str(source), len(dataset), views=views)
+        return read_teacher_features(argument, str(source), dataset, views=views)
     folder = source if isinstance(source, Run) else Path(source)
     if isinstance(folder, Path):
         has_model = any((folder / name).is_file() for name in ("config.yaml", "config.json", "model/config.json"))

@@ -133,15 +133,16 @@ class ObjectiveSettings(BaseOptions):
         "domains with weight beta. neighbors:k=5: nearest neighbors by the raw first views, or by features=FILE. "
         "soft:FILE: softmax of the similarities of the rows of FILE (temperature=0.1), such as a teacher's features. "
         "matrix:FILE: a matrix of weights between the items, .npy or scipy's sparse .npz. shown: views of items with "
-        "equal content in one view, such as an image with several captions. A feature file is an .npy with one row "
-        "per training item, or an .npz written by `contraport embed`; default: the target of the objective; if that "
-        "is pairs and some items share content, shown.",
+        "equal content in one view, such as an image with several captions. A feature file is one written by "
+        "`contraport embed`, matched by the row of each item in the data, or another .npy with one row per training "
+        "item; default: the target of the objective; if that is pairs and some items share content, shown.",
     )
     teacher: str | Path | None = option(
         None,
         "Teacher for objectives that require one, such as guided and x-clr: a file with its features of the training "
-        "items, an .npy of shape (items, k) or (items, views, k), or an .npz written by `contraport embed`; or a "
-        "folder, of a run or of a model of timm or transformers, whose encoder computes them before the training.",
+        "items, written by `contraport embed` and matched by the row of each item in the data, or another .npy of "
+        "shape (items, k) or (items, views, k); or a folder, of a run or of a model of timm or transformers, whose "
+        "encoder computes them before the training.",
     )
     log_q: bool = option(
         False,

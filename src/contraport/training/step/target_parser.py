@@ -14,7 +14,7 @@ from torch import Tensor
 from contraport._utils.files import read_npy_array
 from contraport._utils.spec_parser import parse_spec
 from contraport.data import Batch, Dataset
-from contraport.data.formats.array_files import read_npy, read_npz
+from contraport.data.formats.array_files import read_npy
 from contraport.engine import Gibbs
 from contraport.errors import (
     UsageError,
@@ -22,8 +22,10 @@ from contraport.errors import (
     check_existing_file,
     check_nonnegative,
     check_positive,
+    rename_argument,
     unreadable_error,
 )
+from contraport.feature_files import Features, items_table_path, read_features
 from contraport.objectives import (
     Domains,
     DuplicateGroups,
@@ -54,9 +56,9 @@ _BATCH_INDEPENDENT_TARGET_BY_KIND: Mapping[str, type[Target]] = {"pairs": Pairs,
 def build_target_function(text: str, dataset: Dataset) -> Callable[[Batch], Target]:
     """Build the function that returns the target plan of a batch.
 
-    The help of the option `target` has the syntax of `text`. A file has one row per training item, in the order of
-    `dataset`. Features are ``(items, k)`` numbers in an ``.npy``, or those of the training items in an ``.npz`` that
-    `contraport.embed` wrote. A matrix is ``(items, items)`` in an ``.npy``, or an ``.npz`` of `scipy.sparse.save_npz`.
+    The help of the option `target` has the syntax of `text`. Features are a file of `contraport.embed`, matched by the
+    row of each item in the data, or ``(items, k)`` numbers in another ``.npy``, in the order of `dataset`. A matrix is
+    ``(items, items)`` in an ``.npy``, or an ``.npz`` of `scipy.sparse.save_npz`, in the order of `dataset`.
 
     Raises:
         UsageError: an unknown name or parameter, a value out of range, a file that is missing, corrupt or of other
@@ -88,12 +90,12 @@ def build_target_function(text: str, dataset: Dataset) -> Callable[[Batch], Targ
         matrix = read_pairwise_matrix(str(parameters["file"]), len(dataset))
         return partial(_build_target_from_rows, partial(SimilarityMatrix, matrix), torch.arange(len(dataset)))
     if name == "soft":
-        teacher = read_teacher_features("target", str(parameters["file"]), len(dataset))
+        teacher = read_teacher_features("target", str(parameters["file"]), dataset)
         kernel = Gibbs("cosine", parameters.get("temperature", 0.1))
         return partial(_build_target_from_rows, partial(SoftNeighbors, kernel=kernel), teacher)
     number = parameters.get("k", 5)
     if "features" in parameters:
-        features = read_teacher_features("target", str(parameters["features"]), len(dataset))
+        features = read_teacher_features("target", str(parameters["features"]), dataset)
         return partial(_build_target_from_rows, partial(Neighbors, neighbors=number), features)
     complete = dataset.present is None or bool(dataset.present[:, 0].all())
     message = f"target: neighbors requires features=FILE, as some items of {dataset.name!r} lack their first view."
@@ -153,25 +155,24 @@ def find_batch_independent_target(text: str) -> Target | None:
     return _BATCH_INDEPENDENT_TARGET_BY_KIND[name](**parameters) if name in _BATCH_INDEPENDENT_TARGET_BY_KIND else None
 
 
-def read_teacher_features(argument: str, file: str, items: int, *, views: int | None = None) -> Tensor:
-    """Read teacher features, ``(items, k)`` or per view ``(items, views, k)``.
+def read_teacher_features(argument: str, file: str, dataset: Dataset, *, views: int | None = None) -> Tensor:
+    """Read teacher features of the items of `dataset`, ``(items, k)`` or per view ``(items, views, k)``.
 
     Args:
         argument: name of the option, for error messages.
-        file: an ``.npy`` array, or an ``.npz`` of `contraport.embed`, of which the training items are taken.
-        items: number of training items.
+        file: a file of `contraport.embed`, whose items are matched by their row in the data, or an ``.npy`` with one
+            row per item in the order of `dataset`.
+        dataset: the items.
         views: number of views, if an ``.npy`` may have features per view.
 
     Raises:
-        UsageError: the file is unreadable, has other items, or has numbers that are not finite.
+        UsageError: the file is unreadable, lacks items, or has numbers that are not finite.
     """
-    if Path(file).suffix == ".npz":
-        arrays = read_npz(argument, file)
-        embedded, splits = arrays.get("features"), arrays.get("splits")
-        if embedded is None or splits is None or embedded.ndim == 0 or splits.shape != embedded.shape[:1]:
-            message = f"{argument}: {file} must have the features and splits of contraport embed, got {sorted(arrays)}."
-            raise UsageError(message, kind="no_features")
-        array = embedded[splits == "train"]
+    path, items = Path(file), len(dataset)
+    if path.suffix in (".npz", ".parquet") or (path.suffix == ".npy" and items_table_path(path).exists()):
+        with rename_argument(argument, "features"):
+            embedded = read_features(path)
+        array = embedded.features[_find_positions_of_items(argument, file, embedded, dataset)]
     else:
         array = read_npy(argument, file)
     per_view = views is not None and array.ndim == 3 and array.shape[1] == views
@@ -188,6 +189,29 @@ def read_teacher_features(argument: str, file: str, items: int, *, views: int | 
     message = f"{argument}: {file} must have finite numbers; see row {int(finite.long().argmin())}."
     check(bool(finite.all()), message, "not_finite")
     return features
+
+
+def _find_positions_of_items(argument: str, file: str, embedded: Features, dataset: Dataset) -> np.ndarray:
+    """Return the position in `embedded` of each item of `dataset`; items of one row must have the same order in both.
+
+    Raises:
+        UsageError: `embedded` lacks items.
+    """
+    rows = dataset.source_rows.numpy()
+    masks = [embedded.splits == dataset.split]
+    if dataset.num_random_test_items is not None and len(np.unique(rows)) == len(rows):
+        masks.append(np.ones(len(embedded), dtype=bool))  # a random split numbers the rows of both splits together
+    for mask in masks:
+        found = np.flatnonzero(mask & np.isin(embedded.source_rows, rows))
+        if np.array_equal(np.sort(embedded.source_rows[found]), np.sort(rows)):
+            positions = np.empty_like(found)
+            order = np.argsort(embedded.source_rows[found], kind="stable")
+            positions[np.argsort(rows, kind="stable")] = found[order]
+            return positions
+    number = np.isin(rows, embedded.source_rows[masks[0]]).sum()
+    message = f"{argument}: {file} must have features of {len(rows)} items of {dataset.name!r}, split {dataset.split}, "
+    message += f"matched by their rows in the data, got those of {number}. Embed the same data with --split all."
+    raise UsageError(message, kind="other_data")
 
 
 def read_pairwise_matrix(file: str, items: int) -> Tensor:
