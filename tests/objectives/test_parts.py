@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -806,3 +807,16 @@ def test_the_temperature_can_be_changed(kernel):
 def test_rejects_settings(create, code):
     with raises_usage_error(code):
         create()
+
+
+@pytest.mark.parametrize("order", [0.5, 1.5, 2.0, 3.0])
+@pytest.mark.parametrize("divergence", [KL(), FenchelYoung()])
+def test_divergences_proposed_for_a_tsallis_plan_accept_it(order: float, divergence: KL | FenchelYoung) -> None:
+    parts = (Cross(), Gibbs("cosine", 1.0), Tsallis(order), Pairs())
+    try:
+        Objective(*parts, divergence)
+    except contraport.UsageError as error:
+        proposed = re.findall(r"[A-Z]\w+", str(error).rpartition("; ")[2].rpartition("use ")[2])
+        assert proposed
+        for name in proposed:
+            assert Objective(*parts, getattr(contraport, name)())(*torch.randn(2, 6, 4)).isfinite()

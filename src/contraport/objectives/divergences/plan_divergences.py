@@ -57,7 +57,9 @@ class KL(Divergence):
 
     def constraint_conflict_message(self, constraint: Constraint) -> str | None:
         if constraint.has_exact_zeros:
-            return f"KL is infinite on the exact zeros of {constraint!r}; use FenchelYoung for order 2."
+            has_order_2 = isinstance(constraint, Tsallis) and constraint.order == 2
+            use = "use FenchelYoung" if has_order_2 else "use JensenShannon, SquaredL2 or ContrastiveEnergy"
+            return f"KL is infinite on the exact zeros of {constraint!r}; {use}."
         return super().constraint_conflict_message(constraint) if self.conditional else None
 
     def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
@@ -181,7 +183,7 @@ class FenchelYoung(Divergence):
 
     def constraint_conflict_message(self, constraint: Constraint) -> str | None:
         if not (isinstance(constraint, Tsallis) and constraint.order == 2):
-            use = "use KL or ContrastiveEnergy"
+            use = "use JensenShannon, SquaredL2 or ContrastiveEnergy" if constraint.has_exact_zeros else "use KL"
             return f"FenchelYoung requires the constraint Tsallis of order 2; for {constraint!r} {use}."
         return None
 
