@@ -6,7 +6,10 @@ import json
 
 import numpy as np
 import ot
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from scipy import sparse
 from tests.errors import raises_usage_error
 
 import contraport
@@ -103,6 +106,7 @@ def test_cost_of_an_independent_coupling_is_zero():
         ({"coupling": PLAN, "row_features": X[:5]}, "row_features.shape"),
         ({"coupling": PLAN, "column_features": np.ones((30, 2))}, "column_features.constant"),
         ({"coupling": PLAN, "column_features": np.where(Y > 1, np.inf, Y)}, "column_features.not_finite"),
+        ({"coupling": sparse.csr_array(PLAN)}, "coupling.sparse"),
         ({"coupling": "missing.csv"}, "coupling.not_found"),
         ({"coupling": PLAN, "row_features": "missing.npz"}, "row_features.not_found"),
         ({"coupling": PLAN, "column_features": np.array([None] * 30)}, "column_features.invalid"),
@@ -127,7 +131,19 @@ def test_accepts_deprecated_names_of_the_features(tmp_path, capsys, caplog):
     assert [record.getMessage().split()[-1] for record in caplog.records] == ["--row_features.", "--column_features."]
 
 
+def test_rejects_a_heading_of_column_numbers(tmp_path):
+    file = tmp_path / "counts.csv"
+    file.write_text("0,1\n3,1\n1,3\n")
+    with raises_usage_error("coupling.heading", "counts.csv", "0,1"):
+        contraport.inverse_ot(file)
+    file.write_text("0.0,1\n1,0\n")
+    assert contraport.inverse_ot(file, ridge=0.1).plan.shape == (2, 2)
+
+
 def test_rejects_files_and_folders_of_another_kind(tmp_path):
+    pq.write_table(pa.table({"0": [1.0], "1": [2.0]}), tmp_path / "plan.parquet")
+    with raises_usage_error("coupling.suffix", "plan.parquet", ".csv", ".npy"):
+        contraport.inverse_ot(tmp_path / "plan.parquet")
     (tmp_path / "text.csv").write_text("a,b\n1,2\n")
     with raises_usage_error("coupling.unreadable"):
         contraport.inverse_ot(tmp_path / "text.csv")

@@ -89,7 +89,8 @@ class InverseOTOptions(BaseOptions):
         kw_only=False,
         metadata=option_metadata(
             "Observed coupling: a folder with the tables rows, columns and pairs (see `contraport docs couplings`), or "
-            "a matrix of nonnegative numbers in a .csv or .npy file; in Python also an array (n, m)."
+            "a matrix of nonnegative numbers in a .npy file, or in a .csv file without a heading; in Python also an "
+            "array (n, m)."
         ),
     )
     row_features: str | Path | Any | None = option(

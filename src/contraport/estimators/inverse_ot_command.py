@@ -179,18 +179,33 @@ def _read_matrix(source: Any) -> np.ndarray:
     if isinstance(source, str | Path):
         check(Path(source).exists(), f"coupling: there is no file or folder {str(source)!r}.", "not_found")
         check_existing_file("coupling", source)
+        suffix = Path(source).suffix
+        message = f"coupling: a file must end in .csv or .npy, got {str(source)!r}; write the matrix in one of these."
+        check(suffix in (".csv", ".npy"), message, "suffix")
         check(Path(source).stat().st_size > 0, f"coupling: {source} is empty.", "shape")
+        if suffix == ".csv":
+            _check_no_numeric_heading(Path(source))
         try:
-            is_csv = Path(source).suffix == ".csv"
-            matrix = np.loadtxt(source, delimiter=",", ndmin=2) if is_csv else read_npy_array(source)
+            matrix = np.loadtxt(source, delimiter=",", ndmin=2) if suffix == ".csv" else read_npy_array(source)
         except (ValueError, EOFError, OSError) as error:
             raise unreadable_error(f"coupling: {source}", "a matrix of numbers without a heading", error) from error
+    message = f"coupling: must be a dense matrix, got {type(matrix).__name__}; use its method toarray()."
+    check(not hasattr(matrix, "toarray"), message, "sparse")
     matrix = as_array("coupling", matrix)
     good = matrix.ndim == 2 and matrix.size > 0 and matrix.dtype.kind in "fiub"
     check(good, f"coupling: must be a matrix of numbers, got {matrix.dtype} of shape {matrix.shape}.", "shape")
     _check_matrix_size(*matrix.shape)
     result: np.ndarray = matrix.astype(np.float64)
     return result
+
+
+def _check_no_numeric_heading(file: Path) -> None:
+    """Raise `UsageError` if the first line has the numbers of the columns, 0,1,2 and so on, as pandas names them."""
+    with file.open(encoding="utf-8", errors="replace") as lines:
+        words = [word.strip() for word in lines.readline().split(",")]
+    message = f"coupling: {file} must be numbers without a heading, got the first line {','.join(words[:3])}, which "
+    message += "numbers the columns. Remove it (header=False in pandas); if it is data, write decimals, as in 0.0."
+    check(words != [str(column) for column in range(len(words))], message, "heading")
 
 
 def _check_matrix_size(num_rows: int, num_columns: int) -> None:
