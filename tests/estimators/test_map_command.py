@@ -63,6 +63,18 @@ def test_maps_runs_and_data(tmp_path):
     assert (tmp_path / "map" / "map.html").exists()
 
 
+def test_maps_chosen_columns_of_a_table(tmp_path):
+    x = load_digits().data[:40, 2:6].astype(np.float32)
+    lines = ["name,a0,a1,a2,a3,group", *(f"item {k},{','.join(map(str, row))},{k % 3}" for k, row in enumerate(x))]
+    (tmp_path / "table.csv").write_text("\n".join(lines) + "\n")
+    columns = {"views": ["a*"], "labels": "group", "keys": "name"}
+    result = contraport.map(tmp_path / "table.csv", columns=columns, out=tmp_path / "map", **QUICK)
+    assert np.array_equal(result.points, contraport.map(x, **QUICK).points)
+    saved = read_features(tmp_path / "map" / "map.npz")
+    assert saved.keys[:2].tolist() == ["item 0", "item 1"]
+    assert saved.labels.tolist() == [k % 3 for k in range(40)]
+
+
 def test_seed_selects_the_items(features):
     first, repeated, other = (
         contraport.map(features, max_items=30, seed=seed, method="sne", exact=True, **QUICK) for seed in (0, 0, 1)
@@ -92,6 +104,7 @@ def test_trustworthiness_in_chunks_and_with_ties(monkeypatch):
         (np.eye(20), {"perplexity": 19}, "perplexity.invalid"),
         (np.eye(20), {"split": "test"}, "split.conflict"),
         (np.eye(20), {"view": 0}, "view.conflict"),
+        (np.eye(20), {"columns": {"labels": "a"}}, "columns.conflict"),
         (np.eye(20), {"method": "umap"}, "method.unknown"),
         (np.where(np.eye(20) > 0, np.nan, 1), {}, "source.not_finite"),
         ("missing.npz", {}, "source.not_found"),

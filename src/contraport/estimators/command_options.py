@@ -51,6 +51,9 @@ class MapOptions(TrustOptions):
         check=one_of("train", "test"),
     )
     view: str | int | None = option(None, VIEW_HELP)
+    columns: dict[str, Any] | None = option(
+        None, "Roles of table columns, as in `contraport train`; default: those of the run, or inferred from data."
+    )
     seed: int = seed_field()
     device: str = device_field()
     progress: bool = progress_field()

@@ -129,14 +129,18 @@ def _load_or_embed_items(options: MapOptions, loader_config: LoaderConfig) -> tu
     features = _features_of_array_or_file_or_none(source)
     if features is None:  # data, whose features are the raw inputs, such as pixels
         split = options.split
-        dataset = load_split_or_all_items(source) if split is None else load(source, split)
+        columns = options.columns
+        if split is None:
+            dataset = load_split_or_all_items(source, columns=columns)
+        else:
+            dataset = load(source, split, columns=columns)
         if options.view is not None:
             view = resolve_view_index("view", options.view, dataset.view_names, dataset.shapes)
             dataset = dataset.select_views([view])
         dataset = dataset.subset(_choose_item_indices(len(dataset), options))
         return _build_features(dataset, extract_raw_input_features(dataset, loader_config), None), dataset
     message = "has no effect on features, all of which are mapped; give a run, or embed what you want to map."
-    for name in ("split", "view"):
+    for name in ("split", "view", "columns"):
         check(getattr(options, name) is None, f"{name}: {message}", "conflict")
     return features.take(_choose_item_indices(len(features), options).numpy()), None
 
@@ -159,7 +163,7 @@ def _embed_run_items(run: WritableRun, options: MapOptions, loader_config: Loade
     """Embed the map's items, from one split of a run's data, with the run's encoder."""
     settings, whole = run.settings(), run.model(trust_remote_code=options.trust_remote_code)
     model = whole if options.view is None else whole.to_single_view(options.view)
-    splits = load_splits(run, SplitLoader(settings, model), None, drop_trained_items=False)
+    splits = load_splits(run, SplitLoader(settings, model, options.columns), None, drop_trained_items=False)
     dataset = splits.train if options.split == "train" else splits.test
     if options.view is not None:
         dataset = dataset.select_views([resolve_dataset_view_index(dataset, whole, options.view)]).drop_duplicates()
