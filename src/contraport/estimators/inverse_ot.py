@@ -37,7 +37,8 @@ class InverseOT(BaseEstimator):
     Minimizes KL(observed | P) over the parameters of the cost, where P is the plan of that cost with the marginals of
     the observed coupling. KL is stationary in the potentials of P exactly where P has these marginals. So cost and
     potentials are optimized jointly by L-BFGS, without inner Sinkhorn iterations. For a cost that is linear in its
-    parameters the problem is convex.
+    parameters the problem is convex. Features are used as they are: standardize them, because L-BFGS converges slowly
+    if they differ much in scale, and ridge acts on their coefficients.
 
     Args:
         cost: ``"bilinear"``, for a bilinear form of the features, or a module that maps (n, p) and (m, q) to (n, m), of
@@ -152,7 +153,7 @@ class InverseOT(BaseEstimator):
         if self.n_iter_ == self.max_iter:
             warnings.warn(
                 f"InverseOT: stopped at max_iter={self.max_iter} iterations with a total error of the row masses of "
-                f"{self.marginal_error_:.3g}. Increase max_iter or ridge.",
+                f"{self.marginal_error_:.3g}. Standardize the features, or increase max_iter or ridge.",
                 ConvergenceWarning,
                 stacklevel=2,
             )
