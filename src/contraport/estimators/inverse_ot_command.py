@@ -70,13 +70,14 @@ class LearnedCost(NamedTuple):
 
     @property
     def explained_share(self) -> float:
-        """Share of the mutual information of rows and columns that the cost explains."""
-        return 1 - self.kl_divergence / self.independent_kl if self.independent_kl > 0 else 1.0
+        """Share of the mutual information of rows and columns that the cost explains; 0 if there is none."""
+        is_independent = self.independent_kl < 1e-12  # zero, up to the rounding of a sum of float64
+        return 0.0 if is_independent else 1 - self.kl_divergence / self.independent_kl
 
     def __str__(self) -> str:
         n, m = self.plan.shape
         sides = f"{pluralize(n, 'row')} and {pluralize(m, 'column')}"
-        kl = f"KL divergence {self.kl_divergence:.4f} nats, independent {self.independent_kl:.4f}"
+        kl = f"KL divergence {self.kl_divergence:z.4f} nats, independent {self.independent_kl:z.4f}"
         return f"cost of {sides}: {kl}, explained share {self.explained_share:.1%}"
 
 
