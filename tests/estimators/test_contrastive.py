@@ -123,6 +123,11 @@ def test_transforms_a_single_view_by_name():
         fitted.score({"text": VIEWS[0]})
 
 
+def test_device_auto_computes():
+    assert build_encoder(device="auto").fit(VECTORS).transform(VECTORS).shape == (40, 256)
+    assert np.isfinite(build_encoder(device="auto").fit(VECTORS).score(VECTORS))
+
+
 def test_list_is_one_view():
     np.testing.assert_array_equal(
         build_encoder().fit(SERIES).transform(list(SERIES)), build_encoder().fit(list(SERIES)).transform(SERIES)
@@ -405,7 +410,7 @@ def test_scikit_learn_rejects_data_of_a_wrong_form(X, message):
         ({"lr": -1.0}, VECTORS, "lr.invalid", [-1.0]),
         ({"lr": 1e30, "epochs": 5}, VECTORS, "lr.nonfinite_loss", ["nan"]),
         ({"temperature": 0.0}, VECTORS, "temperature.invalid", [0.0]),
-        ({"device": "auto"}, VECTORS, "device.invalid", ["'auto'"]),
+        ({"device": "gpu"}, VECTORS, "device.unknown", ["'gpu'", "auto"]),
         ({"views": 1}, VECTORS, "views.too_few", [2, 1]),
         ({"views": "color"}, VECTORS, "views.not_rgb", ["'color'", "3 channels"]),
     ],

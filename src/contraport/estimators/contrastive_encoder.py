@@ -37,6 +37,7 @@ from contraport.training.callbacks.finite_guard import FiniteGuard
 from contraport.training.components.assembly import check_settings_valid_and_available
 from contraport.training.components.step_builder import build_objective, build_training_module
 from contraport.training.config import Settings
+from contraport.training.data_parallelism import resolve_available_device
 from contraport.training.loop import Callback, Loop, Position
 from contraport.training.optimization import build_lr_schedule, create_optimizer
 from contraport.training.step.training_module import TrainingModule
@@ -82,7 +83,7 @@ class _AllOrSelectedViewsFeatureTransformer(TransformerMixin, BaseEstimator):
 
     def transform(self, X: _ArrayOrViews) -> NDArray[np.float32]:
         """Return the features of the items in X, (m, features)."""
-        encoder, loader_config = self.encoder, LoaderConfig(device=torch.device(self.encoder.device))
+        encoder, loader_config = self.encoder, LoaderConfig(device=resolve_available_device(self.encoder.device))
         dataset = encoder._build_dataset(X, reset=False, views=self.views)
         model = encoder._model if self.views is None else FeatureExtractor(encoder._model, self.views)
         with fixed_seed(0, loader_config.device):  # loaders draw from the global generator
@@ -128,7 +129,7 @@ class ContrastiveEncoder(_UnwrappedTransformMixin, ClassNamePrefixFeaturesOutMix
         weight_decay: weight decay.
         audit: drop suspected mismatches of two given views, as `contraport.train` does; see `audit_`.
         random_state: seed of weights, views and order; None: drawn from numpy's global generator.
-        device: cpu, cuda or mps.
+        device: cpu, cuda, mps or auto, which prefers cuda, then mps.
         opt: deprecated name of `optimizer`.
 
     Attributes:
@@ -291,7 +292,7 @@ class ContrastiveEncoder(_UnwrappedTransformMixin, ClassNamePrefixFeaturesOutMix
         def embed(*views: Tensor) -> Tensor:
             return torch.stack(model.project(model.encode(views)), dim=1)
 
-        loader_config = LoaderConfig(device=torch.device(self.device))
+        loader_config = LoaderConfig(device=resolve_available_device(self.device))
         with fixed_seed(0, loader_config.device), inference_mode(model):
             z = loader_config.collect_outputs(embed, model, self.training_module_.views, dataset, "score").unbind(dim=1)
             losses = [
@@ -382,10 +383,9 @@ class ContrastiveEncoder(_UnwrappedTransformMixin, ClassNamePrefixFeaturesOutMix
         objective = build_objective(settings)
         check_settings_valid_and_available(settings, objective)
         objective = copy.deepcopy(objective)
-        check(self.device != "auto", "device: must be cpu, cuda or mps, got 'auto'.")
         steps_per_epoch = self._num_batches_per_epoch(len(dataset))
         self.training_module_ = build_training_module(settings, dataset, objective, steps_per_epoch=steps_per_epoch)
-        self.training_module_.to(self.device).views.release_data()
+        self.training_module_.to(resolve_available_device(self.device)).views.release_data()
         self.loss_curve_ = []
         self.n_iter_ = 0
         self._negatives = settings.negatives
@@ -422,7 +422,7 @@ class ContrastiveEncoder(_UnwrappedTransformMixin, ClassNamePrefixFeaturesOutMix
                 schedule,
                 epochs=start.completed_epochs + num_epochs,
                 start=start,
-                device=self.device,
+                device=resolve_available_device(self.device),
                 callbacks=callbacks,
             ).run()
         if audit_callback is not None:
