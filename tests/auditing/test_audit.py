@@ -309,6 +309,17 @@ def test_selects_views_by_name_or_number(
     assert (contraport.audit(data=three, given_views=chosen, method="frozen").scores == frozen.scores).all()
 
 
+def test_a_dict_is_read_as_an_npz_of_the_same_arrays(views: tuple[np.ndarray, np.ndarray], frozen: Audit) -> None:
+    test = {"view0_test": views[0], "view1_test": views[1], "labels_test": np.arange(ITEMS) % 4}
+    labeled = {"view0": views[0], "view1": views[1], "labels": np.arange(ITEMS) % 4, "weights": np.ones(ITEMS)}
+    for data in (labeled, labeled | test | {"weights_test": np.ones(ITEMS)}, {0: views[0], 1: views[1]}):
+        result = contraport.audit(data=data, method="frozen", progress=False)
+        assert isinstance(result, Audit)
+        assert (result.scores == frozen.scores).all()
+    with raises_usage_error("data.shape", "weights", (ITEMS, 1)):
+        contraport.audit(data=labeled | {"weights": np.ones((ITEMS, 1))}, method="frozen")
+
+
 def test_views_of_a_table_are_named_by_its_columns(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("ear_a,ear_b,u,v\n" + "1,2,3,4\n" * 60)
     columns = {"views": [["ear_a", "ear_b"], ["u", "v"]]}

@@ -305,7 +305,7 @@ def _load_without_random_split(options: AuditOptions) -> Dataset:
         raise UsageError(
             "data: required, not given. Pass a name, a folder or a file; in Python also two arrays.", kind="missing"
         )
-    if isinstance(data, tuple | Mapping | np.ndarray | Tensor):
+    if isinstance(data, tuple | np.ndarray | Tensor):
         dataset = from_arrays(data, argument="data")
     else:
         dataset = load_split_or_all_items(

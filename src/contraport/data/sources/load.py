@@ -215,7 +215,7 @@ def from_object(
     elif isinstance(data, tuple) and data and all(isinstance(view, np.ndarray | Tensor) for view in data):
         data = {f"view{place}": view for place, view in enumerate(data)} if len(data) > 1 else {"x": data[0]}
     if isinstance(data, Mapping):
-        return dataset_from_arrays(data, "arrays", split, test_fraction)
+        return dataset_from_arrays({str(key): array for key, array in data.items()}, "arrays", split, test_fraction)
     if isinstance(data, list | tuple) and len(data) > 0:
         return _build_dataset_from_items(data, split, image_size, test_fraction)
     kind = f"{'an empty ' if isinstance(data, list | tuple) else ''}{type(data).__name__}"
