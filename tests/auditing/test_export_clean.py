@@ -103,7 +103,7 @@ def test_npz_keeps_its_view_names(tmp_path: Path) -> None:
             assert ("weights" in file) == (mode == "weigh")
 
 
-def test_unaudited_rows_are_kept(tmp_path: Path) -> None:
+def test_unaudited_training_rows_are_left_out(tmp_path: Path) -> None:
     """The audited pairs start at row 5 of the source; flagged pairs are identified by their row in the source."""
     values = np.arange(ITEMS + 5)[:, None] * 1.0
     np.savez(tmp_path / "pairs.npz", ear=values, eye=10 * values, ear_test=values[:3], eye_test=values[:3])
@@ -111,14 +111,37 @@ def test_unaudited_rows_are_kept(tmp_path: Path) -> None:
     options: dict[str, Any] = {"dataset": dataset, "repaired_view": 1, "columns": None}
     wrong = [row + 5 for row in WRONG]
     with np.load(write_clean_data(build_audit(), "drop", tmp_path, data=tmp_path / "pairs.npz", **options)) as file:
-        assert file["ear"][:, 0].tolist() == np.delete(np.arange(ITEMS + 5.0), wrong).tolist()
+        assert file["ear"][:, 0].tolist() == np.delete(np.arange(ITEMS + 5.0), [*range(5), *wrong]).tolist()
         assert len(file["ear_test"]) == 3
     with np.load(write_clean_data(build_audit(), "repair", tmp_path, data=tmp_path / "pairs.npz", **options)) as file:
-        assert file["eye"][7:10, 0].tolist() == [70, 120, 80]  # rows 8 and 9 get the partners of 12 and 8
+        assert file["eye"][2:5, 0].tolist() == [70, 120, 80]  # rows 8 and 9 get the partners of 12 and 8
     weighed = write_clean_data(build_audit(), "weigh", tmp_path, data=tmp_path / "pairs.npz", **options)
     assert load(weighed, "test").weights.tolist() == [1, 1, 1]  # test items are not audited
+    assert np.flatnonzero(load(weighed).weights == 0).tolist() == [*range(5), *sorted(wrong)]
     weights = np.load(write_clean_data(build_audit(), "weigh", tmp_path, data="no file", **options))
     assert (len(weights), np.flatnonzero(weights == 0).tolist()) == (ITEMS + 5, sorted(wrong))
+
+
+def test_rows_with_unreadable_images_are_left_out(tmp_path: Path) -> None:
+    """Of rows 0 to 62, the image of row 5 is broken, that of row 7 missing, and row 9 belongs to the test split."""
+    lines = ["image,x,split"]
+    for row in range(ITEMS + 3):
+        Image.new("RGB", (8, 8), (row, 0, 0)).save(tmp_path / f"{row}.png")
+        lines.append(f"{row}.png,{row}.5,{'Test' if row == 9 else 'train'}")
+    (tmp_path / "5.png").write_bytes(b"no image")
+    (tmp_path / "7.png").unlink()
+    data, out = tmp_path / "pairs.csv", tmp_path / "out"
+    data.write_text("\n".join(lines))
+    out.mkdir()
+    audited = np.delete(np.arange(ITEMS + 3), [5, 7, 9])
+    options: dict[str, Any] = {"data": data, "dataset": load(data), "repaired_view": 1, "columns": None}
+    for mode, left_out in (("drop", [5, 7, *audited[WRONG]]), ("repair", [5, 7, audited[10]])):
+        lines = write_clean_data(build_audit(), mode, out, **options).read_text().splitlines()[1:]
+        expected = np.delete(np.arange(ITEMS + 3), left_out).tolist()
+        assert [int(Path(line.split(",")[0]).stem) for line in lines] == expected
+    lines = write_clean_data(build_audit(), "weigh", out, **options).read_text().splitlines()[1:]
+    unweighted = [row for row, line in enumerate(lines) if float(line.split(",")[3]) == 0]
+    assert unweighted == sorted([5, 7, *audited[WRONG]])
 
 
 def test_each_text_of_a_list_is_its_own_pair(tmp_path: Path) -> None:

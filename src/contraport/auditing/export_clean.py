@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,19 +14,23 @@ import torch
 from numpy.typing import NDArray
 
 from contraport._utils.files import atomic_write, stage_files, write_npz
+from contraport._utils.formatting import pluralize
 from contraport._utils.text_bytes import TEXT_SHAPE, tensor_to_texts
 from contraport.auditing.command_options import Cleaning
 from contraport.auditing.result import Audit
 from contraport.data import Dataset
 from contraport.data.coupling_datasets import COUPLING_VIEW_NAMES
 from contraport.data.formats import array_files, coupling_folder, tables
+from contraport.data.formats.arrow_columns import read_category_values
 from contraport.data.formats.arrow_datasets import TableRows, infer_roles_from_rows
+
+log = logging.getLogger("contraport.auditing")
 
 FILE_STEM_BY_CLEANING: dict[Cleaning, str] = {"drop": "dropped", "repair": "repaired", "weigh": "weighed"}
 """Name of the written file, without its suffix, by the option that requests it."""
 
 SAMPLE_WEIGHT_COLUMN = "audit_weight"
-"""Name of the column of sample weights (0 for flagged pairs, else 1) in a weighted table."""
+"""Name of the column of sample weights (0 for flagged pairs and rows without an audited pair) in a weighted table."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +48,29 @@ class RowEdits:
     sample_weights: NDArray[np.float32] | None
 
     @classmethod
-    def from_audit(cls, result: Audit, cleaning: Cleaning, pair_rows: NDArray[np.int64], num_rows: int) -> RowEdits:
-        """Build row edits that drop, repair or zero-weight an audit's flagged pairs."""
-        kept, partners, flagged = np.ones(num_rows, dtype=np.bool_), np.arange(num_rows), result.flagged()
+    def from_audit(
+        cls, result: Audit, cleaning: Cleaning, pair_rows: NDArray[np.int64], is_training_row: NDArray[np.bool_]
+    ) -> RowEdits:
+        """Build row edits that drop, repair or zero-weight an audit's flagged pairs.
+
+        Training rows that were not audited, as an image cannot be read or a view is missing, are left out or get
+        weight 0, with a line in the log.
+
+        Args:
+            result: the audit.
+            cleaning: what to do with flagged pairs.
+            pair_rows: row of each audited pair, ``(n,)``.
+            is_training_row: mask of the rows of the training split, ``(rows,)``.
+        """
+        rows, flagged = np.arange(len(is_training_row)), result.flagged()
+        kept, partners = ~is_training_row | np.isin(rows, pair_rows), rows.copy()
+        if skipped := int((~kept).sum()):
+            action = "gave weight 0 to" if cleaning == "weigh" else "left out"
+            log.warning("%s: %s %s without an audited pair.", cleaning, action, pluralize(skipped, "row"))
         if cleaning == "weigh":
-            weights = np.ones(num_rows, dtype=np.float32)
+            weights = kept.astype(np.float32)
             weights[pair_rows[flagged]] = 0
-            return cls(kept, partners, weights)
+            return cls(np.ones_like(kept), partners, weights)
         repaired = flagged[result.partners[flagged] >= 0] if cleaning == "repair" else flagged[:0]
         partners[pair_rows[repaired]] = pair_rows[result.partners[repaired]]
         kept[pair_rows[np.setdiff1d(flagged, repaired)]] = False
@@ -65,30 +86,41 @@ def write_clean_data(
     dataset: Dataset,
     repaired_view: int,
     columns: dict[str, Any] | None,
+    audited_items: NDArray[np.int64] | None = None,
 ) -> Path:
     """Write the cleaned data in the source's format, and return the path.
 
-    The test split is written unchanged. Data that are neither a table nor an `.npz` become an `.npz`; to weigh them,
+    The test split is written unchanged, training rows without an audited pair are left out, or get weight 0. Data that are neither a table nor an `.npz` become an `.npz`; to weigh them,
     only the weights are written, as an `.npy`. A table with lists of texts becomes one with a row for each text, as
     each text was audited as its own pair. The folder of a coupling becomes a folder, whose table of pairs is edited.
 
-    `repaired_view` is the index of the view that a repair replaces.
+    `repaired_view` is the index of the view that a repair replaces, and `audited_items` are the items of `dataset` that
+    the pairs of `result` are, ``(n,)``; default: all.
     """
-    rows = dataset.source_rows.numpy()
+    rows, audited = dataset.source_rows.numpy(), np.arange(len(dataset)) if audited_items is None else audited_items
     suffix = Path(data).suffix if isinstance(data, str | Path) and Path(data).is_file() else ""
     if dataset.items_are_entity_pairs and coupling_folder.looks_like_coupling_folder(str(data)):
         path = folder / FILE_STEM_BY_CLEANING[cleaning]
         _write_cleaned_coupling_folder(
-            result, cleaning, path, data=str(data), dataset=dataset, repaired_view=repaired_view
+            result,
+            cleaning,
+            path,
+            data=str(data),
+            dataset=dataset.subset(torch.from_numpy(audited)),
+            repaired_view=repaired_view,
         )
     elif suffix in tables.TABLE_SUFFIXES:
         path, data = folder / f"{FILE_STEM_BY_CLEANING[cleaning]}{suffix}", Path(data)
         read = TableRows(tables.read_table(data, columns))
-        exploded, sources = read.explode_with_source_rows(infer_roles_from_rows(read, columns, str(data)).views)
+        roles = infer_roles_from_rows(read, columns, str(data))
+        exploded, sources = read.explode_with_source_rows(roles.views)
         table = exploded.read()
         # Parsing a .csv and writing it would reformat untouched cells, so they are copied as text.
         source = tables.read_csv_as_text(data) if suffix == ".csv" else table
-        edits = RowEdits.from_audit(result, cleaning, np.flatnonzero(np.isin(sources, rows)), len(table))
+        is_training = np.ones(len(table), dtype=np.bool_)
+        if (split := roles.column_by_role["split"]) is not None:
+            is_training = np.char.lower(read_category_values(table, split, str(data)).astype(str)) == "train"
+        edits = RowEdits.from_audit(result, cleaning, np.flatnonzero(np.isin(sources, rows))[audited], is_training)
         edited = tables.select_rows_and_replace_view(
             table, source, columns, str(data), view=repaired_view,
             partner_rows=edits.partner_rows, kept_row_mask=edits.is_kept, old_path=data, new_path=path,
@@ -98,7 +130,8 @@ def write_clean_data(
         tables.write_table(edited, path)
     elif cleaning == "weigh" and suffix != ".npz":
         path = folder / "weights.npy"
-        weights = RowEdits.from_audit(result, cleaning, rows, int(rows.max()) + 1).sample_weights
+        is_training = np.isin(np.arange(int(rows.max()) + 1), rows)
+        weights = RowEdits.from_audit(result, cleaning, rows[audited], is_training).sample_weights
         assert weights is not None
         with atomic_write(path) as temporary:
             np.save(temporary, weights)
@@ -106,13 +139,12 @@ def write_clean_data(
         path = folder / f"{FILE_STEM_BY_CLEANING[cleaning]}.npz"
         if suffix == ".npz":
             arrays = array_files.read_npz("data", str(data), mapped=True)
-            audited, view = rows, dataset.view_names[repaired_view]
+            audited, view = rows[audited], dataset.view_names[repaired_view]
         else:
             names = [f"view{number}" for number in range(len(dataset.shapes))]
-            arrays, audited, view = dataset_to_arrays(dataset, names), np.arange(len(dataset)), names[repaired_view]
-        write_npz(
-            path, _edit_training_arrays(arrays, RowEdits.from_audit(result, cleaning, audited, len(arrays[view])), view)
-        )
+            arrays, view = dataset_to_arrays(dataset, names), names[repaired_view]
+        edits = RowEdits.from_audit(result, cleaning, audited, np.ones(len(arrays[view]), dtype=np.bool_))
+        write_npz(path, _edit_training_arrays(arrays, edits, view))
     return path
 
 
@@ -129,7 +161,7 @@ def _write_cleaned_coupling_folder(
     assert dataset.entity_keys is not None
     rows, columns = dataset.entity_keys
     audited = {(rows[row], columns[column]): pair for pair, (row, column) in enumerate(dataset.entity_ids.tolist())}
-    edits = RowEdits.from_audit(result, cleaning, np.arange(len(audited)), len(audited))
+    edits = RowEdits.from_audit(result, cleaning, np.arange(len(audited)), np.ones(len(audited), dtype=np.bool_))
     # A pair that is repeated in the table was audited once; pairs of the test split were not.
     cells = [map(str, parsed["pairs"].column(name).to_pylist()) for name in COUPLING_VIEW_NAMES]
     positions = np.array([audited.get(pair, -1) for pair in zip(*cells, strict=True)])
