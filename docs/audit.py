@@ -269,8 +269,9 @@ Details: [pairs found](audit-results.md); [training runs, repairs, and what did 
 | a second opinion | `--method crossfit`, tens of training runs; it found no more wrong pairs (one seed) |
 
 Of more than two views, choose two (`--given_views photo caption`), or audit [all of them](#three-or-more-views). All
-pairs are scored, except those of the data's own test split. `--resume --out FOLDER` continues an audit that was
-stopped; `--resume --drop` also writes the cleaned data of a finished one.
+pairs are scored, except those of the data's own test split and those that lack a view, whose number is logged.
+`--resume --out FOLDER` continues an audit that was stopped; `--resume --drop` also writes the cleaned data of a
+finished one.
 
 `train --audit` saves its scores in `pairs.npz` of the run folder: `Run.pair_scores()` has arrays `scores`, `rows`
 (the row of each pair in the data) and `keys`. A batch holds at most a quarter of the pairs unless `--batch_size` says
@@ -287,7 +288,8 @@ or `--freeze`. In Python: `ContrastiveEncoder(audit=True)`.
   with weights, 0 for flagged pairs and 1 for the others. A table keeps its format (its weights are the column
   `audit_weight`, for `train --sample_weight audit_weight`), and a [coupling](guides/couplings.md) becomes a folder of
   three tables; all other data become an `.npz`, and their weights `weights.npy`. Training rows of a table or an `.npz`
-  without an audited pair, such as those whose image cannot be read, are left out too, or get weight 0, as the log says.
+  without an audited pair (a view is missing, or its image cannot be read) are left out too, or get weight 0, as the log
+  says.
 - **Better partners** are found by matching the suspected mismatches with one another in a transport plan with a
   slack, which stands for no partner. The mass of a proposal is its *confidence*, which assumes that half of the right
   partners are missing: if all are present, it is too low. No second view is proposed twice.

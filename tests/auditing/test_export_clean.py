@@ -144,6 +144,38 @@ def test_rows_with_unreadable_images_are_left_out(tmp_path: Path) -> None:
     assert unweighted == sorted([5, 7, *audited[WRONG]])
 
 
+@pytest.mark.parametrize("suffix", [".jsonl", ".npz"])
+def test_items_that_lack_a_view_are_left_out(tmp_path: Path, suffix: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Rows 2 and 129 lack their second view."""
+    random = np.random.default_rng(0)
+    hidden = random.normal(size=(130, 3))
+    first, second = hidden @ random.normal(size=(3, 4)), hidden @ random.normal(size=(3, 4))
+    second[:20] = np.roll(second[:20], 3, axis=0)
+    second[[2, 129]] = np.nan
+    data, out = tmp_path / f"pairs{suffix}", tmp_path / "audit"
+    if suffix == ".npz":
+        np.savez(data, view0=first, view1=second, view0_test=first[:3], view1_test=second[3:6])
+    else:
+        names = [f"view{view}.{column}" for view in range(2) for column in range(4)]
+        cells = [[None if np.isnan(x) else x for x in row] for row in np.hstack([first, second]).tolist()]
+        data.write_text("".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in cells))
+    result = contraport.audit(data=data, method="frozen", out=out, drop=True, weigh=True, progress=False)
+    assert f"2 of 130 items of {str(data)!r}" in caplog.text
+    assert "2, 129" in caplog.text
+    rows = np.delete(np.arange(130), [2, 129])
+    assert result.source_rows.tolist() == rows.tolist()
+    flagged = rows[result.flagged()]
+    assert len({*flagged.tolist()} & {*range(20)}) > 10
+    dropped = load(out / f"dropped{suffix}", test_fraction=None if suffix == ".npz" else 0)
+    kept = np.delete(np.arange(130), [2, 129, *flagged])
+    assert np.allclose(dropped.store.fetch_views(torch.arange(len(dropped)))[1].numpy(), second[kept])
+    weights = {"weights": "audit_weight"} if suffix == ".jsonl" else None
+    weighed = load(out / f"weighed{suffix}", columns=weights, test_fraction=None if suffix == ".npz" else 0)
+    assert np.flatnonzero(weighed.weights).tolist() == kept.tolist()
+    (command,) = contraport.audit(data=data, method="frozen", progress=False).next_commands
+    assert command.startswith("contraport audit")
+
+
 def test_each_text_of_a_list_is_its_own_pair(tmp_path: Path) -> None:
     """20 images with 3 captions each: a flagged caption is dropped without its image and its other captions."""
     data = tmp_path / "captions.jsonl"

@@ -146,12 +146,16 @@ def test_resumes_only_with_the_same_views(views: dict[str, np.ndarray], tmp_path
     assert contraport.audit(data=views, out=out, resume=True, **options).view_names == ("a", "b", "c")
 
 
-def test_rejects_items_that_lack_a_view_before_writing(views: dict[str, np.ndarray], tmp_path: Path) -> None:
+def test_leaves_out_items_that_lack_a_view(views: dict[str, np.ndarray]) -> None:
     incomplete = {name: values.copy() for name, values in views.items()}
     incomplete["d"][3] = np.nan
-    with raises_usage_error("data.missing_views"):
-        contraport.audit(data=incomplete, method="frozen", out=tmp_path / "audit")
-    assert not (tmp_path / "audit").exists()
+    result = contraport.audit(data=incomplete, method="frozen")
+    rest = contraport.audit(
+        data={name: np.delete(values, 3, axis=0) for name, values in views.items()}, method="frozen"
+    )
+    assert result.source_rows.tolist() == np.delete(np.arange(ITEMS), 3).tolist()
+    assert (result.scores == rest.scores).all()
+    assert len(contraport.audit(data=incomplete, given_views=("a", "b"), method="frozen").scores) == ITEMS
 
 
 @pytest.mark.parametrize(

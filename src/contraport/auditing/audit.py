@@ -29,7 +29,7 @@ from contraport.auditing.pairs.partner_proposals import (
     propose_partners,
     second_view_content_ids_if_repeated,
 )
-from contraport.auditing.pairs.synthetic_mismatches import check_auditable_dataset
+from contraport.auditing.pairs.synthetic_mismatches import check_auditable_dataset, format_incomplete_items
 from contraport.auditing.result import Audit, build_online_audit
 from contraport.auditing.rounds_excluding_suspects import (
     CrossFitPairAndMismatchScores,
@@ -62,8 +62,9 @@ OPTIONS_FILE = "audit_options.json"
 def audit(arguments: dict[str, Any]) -> Audit | Any:
     """Find mismatched pairs in data of two or more views.
 
-    Returns an `Audit`; for three or more views a `ViewAudit` of the mismatched views of each item, which type checkers
-    see as Any because the number of views is known from the data only.
+    Items that lack a view are left out, with a line in the log. Returns an `Audit`; for three or more views a
+    `ViewAudit` of the mismatched views of each item, which type checkers see as Any because the number of views is
+    known from the data only.
 
     Raises:
         UsageError: an invalid argument, fewer than 50 items, or data of a single view; nothing was written.
@@ -83,7 +84,11 @@ def audit(arguments: dict[str, Any]) -> Audit | Any:
     chosen, names = options.given_views, full.view_names
     views = tuple(resolve_view_index("given_views", view, names, full.shapes) for view in chosen or range(len(names)))
     check(len(set(views)) == len(views), f"given_views: must be different views, got {list(chosen)}.", "same")
-    dataset = full.select_views(views) if chosen else full
+    selected = full.select_views(views) if chosen else full
+    dataset = selected.drop_incomplete()
+    audited = np.arange(len(full)) if selected.present is None else np.flatnonzero(selected.present.all(1))
+    if len(dataset) < len(full):
+        log.warning("left out %s", format_incomplete_items(selected))
     check_auditable_dataset(dataset, data=options.data, declared_roles=options.columns)
     _check_cleanings(options, dataset)
     try:
@@ -102,11 +107,11 @@ def audit(arguments: dict[str, Any]) -> Audit | Any:
                     else:
                         path = write_clean_data(
                             result, cleaning, folder, data=options.data, dataset=full, repaired_view=views[1],
-                            columns=options.columns,
+                            columns=options.columns, audited_items=audited,
                         )  # fmt: skip
                     log.info("%s: wrote %s.", cleaning, path)
                     result = replace(result, clean_files=(*result.clean_files, path))
-        commands = compose_next_commands(result, options, dataset, view_indices=list(views))
+        commands = compose_next_commands(result, options, selected, view_indices=list(views))
         result = replace(result, next_commands=commands)
     except KeyboardInterrupt as interrupt:
         # The training's own message names `train`, which would not finish the audit.

@@ -71,7 +71,7 @@ class AuditOptions(BaseOptions):
         kw_only=False,
         metadata=option_metadata(
             "Data of two or more views, as in `contraport train`; in Python also a Dataset or two arrays. The data's "
-            "own test split is not audited.",
+            "own test split is not audited, nor are items that lack a view.",
             serialize=serialize_data_option,
             group="the pairs",
             is_cli_flag=True,

@@ -90,9 +90,10 @@ def write_clean_data(
 ) -> Path:
     """Write the cleaned data in the source's format, and return the path.
 
-    The test split is written unchanged, training rows without an audited pair are left out, or get weight 0. Data that are neither a table nor an `.npz` become an `.npz`; to weigh them,
-    only the weights are written, as an `.npy`. A table with lists of texts becomes one with a row for each text, as
-    each text was audited as its own pair. The folder of a coupling becomes a folder, whose table of pairs is edited.
+    The test split is written unchanged; training rows without an audited pair are left out, or get weight 0. Data that
+    are neither a table nor an `.npz` become an `.npz`; to weigh them, only the weights are written, as an `.npy`. A
+    table with lists of texts becomes one with a row for each text, as each text was audited as its own pair. The folder
+    of a coupling becomes a folder, whose table of pairs is edited.
 
     `repaired_view` is the index of the view that a repair replaces, and `audited_items` are the items of `dataset` that
     the pairs of `result` are, ``(n,)``; default: all.

@@ -40,7 +40,7 @@ def compose_next_commands(
     Args:
         result: result of the audit.
         options: its options.
-        dataset: the audited items.
+        dataset: the audited items, and those that were left out because they lack a view.
         view_indices: numbers of the audited views among those of the data.
     """
     values = {name: to_config_value(getattr(options, name)) for name in AUDIT_COMMAND_SPEC.options_by_name}
@@ -72,9 +72,10 @@ def compose_next_commands(
         lasting = {name: value for name, value in explicit.items() if declared[name].lifetime != "call"}
         repeated = {**lasting, "out": str(find_unused_path(Path("audits", name)))}
     with use_flag_style():
-        return compose(
-            make_wrong_pairs_suggestion(len(dataset.shapes))
-        ), f"contraport audit {format_options(**repeated, drop=True)}"
+        again = f"contraport audit {format_options(**repeated, drop=True)}"
+    if dataset.present is not None:  # `train --audit` requires all views of all items
+        return (again,)
+    return compose(make_wrong_pairs_suggestion(len(dataset.shapes))), again
 
 
 def _build_clean_file_options(

@@ -68,7 +68,7 @@ def test_rejects_data_that_are_not_pairs() -> None:
     incomplete = Dataset(from_arrays((x, y)).store, name="arrays", split="train", present=build_presence_mask(3))
     for dataset, code, values in (
         (from_arrays(np.ones((60, 2))), "data.views", ["arrays", 1]),
-        (incomplete, "data.missing_views", ["arrays", 3]),
+        (incomplete, "data.missing_views", ["arrays", f"3 of {ITEMS}", "0, 1, 2"]),
         (from_arrays((np.ones((49, 2)),) * 2), "data.too_few_pairs", [50, 49]),
         (from_arrays((x, np.ones((ITEMS, 2)))), "data.constant_view", ["view1", MIN_PAIRS, ITEMS]),
     ):

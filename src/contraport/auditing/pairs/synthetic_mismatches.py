@@ -20,7 +20,7 @@ from contraport.data.duplicate_groups import group_by_shared_content
 from contraport.data.formats.tables import check_several_views
 from contraport.data.mismatches_and_corruptions import assign_wrong_partners, swap_correct_pairs
 from contraport.data.splits import max_held_out_group_size
-from contraport.errors import check
+from contraport.errors import UsageError, check
 from contraport.seeding import numpy_generator
 
 DECOY_SHARE = 0.1
@@ -115,16 +115,29 @@ def check_auditable_dataset(
         declared_roles: roles of the columns of a table.
     """
     check_several_views(dataset, "an audit", data=data, declared_roles=declared_roles)
-    name = repr(dataset.name)
-    lacking = 0 if dataset.present is None else int((~dataset.present.all(dim=1)).sum())
-    message = f"data: must have all views of every item for an audit, got {lacking} items of {name} that lack a view."
-    check(lacking == 0, message, "missing_views")
+    if dataset.present is not None:
+        message = f"data: must have all views of every item for an audit, got {format_incomplete_items(dataset)}. "
+        raise UsageError(f"{message}Leave these rows out, as `contraport audit` does.", kind="missing_views")
     message = f"data: an audit needs at least {MIN_PAIRS} pairs, got {len(dataset)}."
     check(len(dataset) >= MIN_PAIRS, message, "too_few_pairs")
     items = f"all of {MIN_PAIRS} items read from {len(dataset):,}"
     constant = dataset.find_constant_view(num_sampled_items=MIN_PAIRS)
     message = f"data: view {constant!r} is the same in {items}, so it cannot distinguish pairs."
     check(constant is None, message, "constant_view")
+
+
+def format_incomplete_items(dataset: Dataset) -> str:
+    """Return the number of items that lack a view and their first rows, for messages.
+
+    >>> from contraport.data import from_arrays
+    >>> format_incomplete_items(from_arrays({"hand": np.eye(3), "eye": np.array([[1.0], [np.nan], [2.0]])}))
+    "1 of 3 items of 'arrays' that lack a view (row 1)"
+    """
+    assert dataset.present is not None
+    rows = dataset.source_rows[~dataset.present.all(dim=1)].tolist()
+    shown = ", ".join(map(str, rows[:5])) + (", ..." if len(rows) > 5 else "")
+    noun = "row" if len(rows) == 1 else "rows"
+    return f"{len(rows):,} of {len(dataset):,} items of {dataset.name!r} that lack a view ({noun} {shown})"
 
 
 def draw_groups_of_exchanging_sets(dataset: Dataset, *, seed: int) -> tuple[tuple[Tensor, ...], ...]:
