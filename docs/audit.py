@@ -282,7 +282,8 @@ or `--freeze`. In Python: `ContrastiveEncoder(audit=True)`.
 
 - `pairs.csv` in the audit's folder has a row for each pair in the order of the data: `id` counts the scored pairs,
   `row` those of the data, `key` is the name. A name that a spreadsheet would take for a formula has an apostrophe
-  before it.
+  before it. `--json` prints the contents of `audit.json`, then the numbers of all pairs; `flagged_pairs` (of three or
+  more views `flagged_views`) lists what is flagged, the worst first.
 - `--drop` writes `dropped.*`, the data without the flagged pairs; `--repair` writes `repaired.*`, in which flagged
   pairs have the second view of their better partner, or are left out if there is none; `--weigh` writes `weighed.*`
   with weights, 0 for flagged pairs and 1 for the others. A table keeps its format (its weights are the column

@@ -30,6 +30,7 @@ from contraport.auditing.pairs.paired_features import PairedFeatures, PairIndice
 from contraport.auditing.pairs.synthetic_mismatches import draw_groups_of_exchanging_sets, exchange_partners_across_sets
 from contraport.auditing.result import build_online_audit
 from contraport.auditing.rounds_excluding_suspects import score_frozen_rounds
+from contraport.cli.commands import to_json_value
 from contraport.cli.result_printers import print_audit
 from contraport.data import from_arrays, from_stream, load, stores
 from contraport.runs import Run
@@ -549,6 +550,16 @@ def test_names_are_escaped_for_spreadsheets_and_the_console(
     shown = capsys.readouterr().out
     assert all(result.keys[pair] in shown for pair in result.flagged(count=10))
     assert shown.startswith(result.headline)
+
+
+def test_json_has_the_summary_and_what_is_flagged(frozen: Audit) -> None:
+    printed = to_json_value(frozen)
+    assert printed["flagged_pairs"] == frozen.flagged().tolist()
+    assert np.allclose(printed["fdr"], frozen.pair_fdrs)
+    assert {name: printed[name] for name in frozen.json_summary()} == frozen.json_summary()
+    assert (printed["is_rate_reliable"], printed["flagged"]) == (True, len(frozen.flagged()))
+    assert printed["scores"] == frozen.scores.tolist()
+    assert (printed["data_name"], printed["statistic_name"]) == (frozen.data_name, frozen.statistic_name)
 
 
 def test_advice_depends_on_the_noise_rate(views: tuple[np.ndarray, np.ndarray]) -> None:

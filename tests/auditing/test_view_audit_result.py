@@ -16,6 +16,7 @@ from tests.errors import raises_usage_error
 import contraport
 from contraport.auditing import ViewAudit
 from contraport.auditing.pairs.view_log_odds import estimate_view_noise_rates
+from contraport.cli.commands import to_json_value
 from contraport.data import from_arrays, load
 
 ITEMS, WRONG = 300, 60
@@ -55,6 +56,16 @@ def test_flags_items_with_their_views(view_audit: ViewAudit) -> None:
     flagged = view_audit.flagged(count=np.int64(WRONG))
     assert ((flagged[:, 0] < WRONG) & (flagged[:, 1] == 1)).mean() > 0.9
     assert view_audit.to_columns()["flagged"][flagged[0, 0]] == "b"
+
+
+def test_json_names_flagged_views_and_pairs(view_audit: ViewAudit) -> None:
+    printed = to_json_value(view_audit)
+    flagged = [{"item": item, "view": "abcd"[view]} for item, view in view_audit.flagged().tolist()]
+    assert (printed["flagged"], printed["flagged_views"]) == (len(flagged), flagged)
+    assert printed["pairs"] == view_audit.json_summary()["pairs"]
+    assert list(printed["pair_audits"]) == list(printed["pairs"])
+    assert printed["pair_audits"]["a and c"]["flagged_pairs"] == view_audit.pair_audits["a", "c"].flagged().tolist()
+    assert printed["noise_rates"] == view_audit.noise_rates.tolist()
 
 
 def test_two_selected_views_are_audited_as_a_pair(views: dict[str, np.ndarray], view_audit: ViewAudit) -> None:

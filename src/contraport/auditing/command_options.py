@@ -207,6 +207,8 @@ AUDIT_COMMAND_SPEC = Command(
         `partner_score`, `partner_confidence` (the estimated probability that the partner is right), `row` (position in
         the data, from 0, including pairs that were not audited) and `key`, if the data have names. A key that a
         spreadsheet would take for a formula (it begins with =, +, - or @) is preceded by an apostrophe.
+        `--json` prints the contents of `audit.json`, then the numbers of all pairs; `flagged_pairs` (of views
+        `flagged_views`) lists what is flagged, the worst first.
         `audit.html` shows the worst pairs side by side, each with its better partner: one file, in which pairs can be
         sorted, marked and downloaded as a list.
     """,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +178,16 @@ class Audit:
             "flagged": len(self.flagged()),
             "notes": list(self.notes),
         }
+
+    def json_fields(self) -> dict[str, object]:
+        """Return what `--json` prints: the contents of `audit.json`, all attributes, and what is derived per pair.
+
+        `flagged` is the number of flagged pairs, `flagged_pairs` are their indices, the lowest score first. Unlike in
+        `audit.json`, the rate has a value even if `is_rate_reliable` is False.
+        """
+        attributes = {one.name: getattr(self, one.name) for one in fields(self)}
+        derived = {"is_rate_reliable": self.is_rate_reliable, "flagged_pairs": self.flagged(), "fdr": self.pair_fdrs}
+        return self.json_summary() | attributes | derived
 
     def save(self, folder: str | Path) -> None:
         """Write `pairs.csv` and `audit.json` to an existing folder."""

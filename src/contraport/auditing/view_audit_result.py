@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +116,12 @@ class ViewAudit:
             "flagged": len(self.flagged()),
             "pairs": {" and ".join(pair): audit.json_summary() for pair, audit in self.pair_audits.items()},
         }
+
+    def json_fields(self) -> dict[str, object]:
+        """Return what `--json` prints: the contents of `audit.json`, all attributes, and the flagged views."""
+        attributes = {one.name: getattr(self, one.name) for one in fields(self)}
+        flagged = [{"item": item, "view": self.view_names[view]} for item, view in self.flagged().tolist()]
+        return self.json_summary() | attributes | {"flagged_views": flagged}
 
     def save(self, folder: str | Path) -> None:
         """Write `views.csv` and `audit.json` to an existing folder."""

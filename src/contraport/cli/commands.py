@@ -136,12 +136,15 @@ def run_command(name: str, argv: list[str]) -> None:
 def to_json_value(value: Any) -> Any:
     """Convert a value to plain JSON types.
 
-    Dataclasses and named tuples become dicts, numbers that are not finite None.
+    Dataclasses and named tuples become dicts, by their method `json_fields` if they have one. Numbers that are not
+    finite become None; tuples of names as keys are joined by "and".
 
     >>> import numpy as np
     >>> to_json_value({"scores": np.array([0.5, np.inf]), "folder": Path("runs/a")})
     {'scores': [0.5, None], 'folder': 'runs/a'}
     """
+    if hasattr(value, "json_fields"):
+        return to_json_value(value.json_fields())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {one.name: to_json_value(getattr(value, one.name)) for one in dataclasses.fields(value)}
     if hasattr(value, "_asdict"):
@@ -149,7 +152,10 @@ def to_json_value(value: Any) -> Any:
     if hasattr(value, "tolist"):  # arrays, tensors and their scalars
         return to_json_value(value.tolist())
     if isinstance(value, Mapping):
-        return {str(name): to_json_value(part) for name, part in value.items()}
+        return {
+            " and ".join(name) if isinstance(name, tuple) else str(name): to_json_value(part)
+            for name, part in value.items()
+        }
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, str | int):
