@@ -229,7 +229,7 @@ def test_gradient_of_unrolled_total_variation_matches_differences_except_at_kink
     assert crossed >= len(KINKED)
 
 
-@pytest.mark.parametrize("constraint", [STRICT, Unbalanced(0.7, 4000, tolerance=1e-13)])
+@pytest.mark.parametrize("constraint", [STRICT, Unbalanced(0.7, 4000, tolerance=1e-13), Exact()])
 def test_gradients_in_the_masses(constraint):
     x, y, a, b = points(5, 4, 2)
     a = (a * 1.0).requires_grad_()
@@ -469,6 +469,16 @@ def test_exact_transport_equals_pot(weighted: bool) -> None:
     assert slack[result.plan.masses > 1e-12].abs().max() < 1e-9
     assert f @ result.marginals[0].exp() + g @ result.marginals[1].exp() == pytest.approx(result.value.item(), rel=1e-9)
     torch.testing.assert_close(result.plan.T.dual_potentials, (g, f))
+
+
+def test_exact_transport_has_the_total_of_the_masses_and_the_potentials_as_gradient():
+    x, y, a, b = points(5, 4, 2)
+    masses = [(3 * v).requires_grad_() for v in (a, b)]
+    result = transport(x, y, Gibbs("sqeuclidean", 0.3), Exact(), a=masses[0], b=masses[1])
+    alone = transport(x, y, Gibbs("sqeuclidean", 0.3), Exact(), a=a, b=b)
+    torch.testing.assert_close(result.value.detach(), 3 * alone.value)
+    assert result.marginal_error < 1e-9
+    torch.testing.assert_close(torch.autograd.grad(result.value, masses), result.potentials)
 
 
 @pytest.mark.parametrize("transposed", [False, True])

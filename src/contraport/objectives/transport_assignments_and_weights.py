@@ -35,7 +35,7 @@ from contraport.options import accept_deprecated_keywords, keep_deprecated_attri
 class Transport:
     """Solution of an entropic transport problem, with plan, cost and potentials.
 
-    All but `marginal_error` is differentiable in the points, the masses and the temperature.
+    All but `marginal_error` is differentiable in the points, the masses and the temperature; of `Exact`, `value` alone.
 
     Attributes:
         plan: Plan P in terms of potentials: ``plan.top(k)``, ``plan.apply(v)``, ``plan.barycentric(v)``,
@@ -62,13 +62,17 @@ class Transport:
         The regularizer is temperature KL(P | a x b), or temperature sum P (log P - 1) with ``reference="counting"``;
         for `Tsallis` of order q, temperature sum P^q / (q (q - 1)); for `Exact` there is none.
 
-        The gradient of `Exact` is taken with the plan held fixed, which is right wherever the optimal plan is unique.
-        That of `Tsallis` is the plan in the costs, and the dual potentials in the masses; its plan and cost are
-        differentiable where the set of pairs with mass does not change.
+        The gradient of `Exact` and `Tsallis` is the plan in the costs, and the dual potentials in the masses. For
+        `Exact` it is right wherever plan and potentials are unique, and its plan and cost have no gradient in the
+        masses. Those of `Tsallis` are differentiable where the set of pairs with mass does not change.
         """
         plan, constraint = self.plan, self.constraint
         if isinstance(constraint, Exact):
-            return self.cost
+            terms = [self.cost]
+            for potential, log_mass in zip(self.potentials, self.marginals, strict=True):
+                mass = log_mass.exp()
+                terms.append(potential.detach().to(mass) @ (mass - mass.detach()))  # 0, with the gradient
+            return torch.stack([term.to(self.cost) for term in terms]).sum()
         if isinstance(constraint, Tsallis):
             order, masses = constraint.order, cast(DenseTsallisPlan, plan).masses
             present = masses > 0

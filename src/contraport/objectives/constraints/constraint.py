@@ -200,7 +200,8 @@ class Exact(Constraint):
             solution = optimize.linprog(cost[rows, columns], **equalities, method="highs")
             check(solution.status == 0, f"constraint: no exact plan exists ({solution.message}).", "infeasible")
             masses = torch.zeros_like(s)
-            masses[torch.from_numpy(rows), torch.from_numpy(columns)] = torch.from_numpy(solution.x).to(s)
+            # Solved for a total of 1, as the tolerances of the solver are absolute.
+            masses[torch.from_numpy(rows), torch.from_numpy(columns)] = torch.from_numpy(a.sum() * solution.x).to(s)
             f, g = np.split(solution.eqlin.marginals, [n])
         row_potentials, column_potentials = (
             geometry.log_kernel.cost_unit * torch.from_numpy(potential).to(s) for potential in (f, g)
