@@ -97,7 +97,7 @@ class Loss(nn.Module, ABC):
 
     @abstractmethod
     def iterate_plans_with_targets(self, *views: Tensor, **options: CallOptionValue) -> Iterator[PlanWithTarget]:
-        """Yield the solved and target plan of each block of compared pairs."""
+        """Yield the solved and target plan of each block of compared pairs, in each direction, with gradient."""
 
     @abstractmethod
     def component_reprs_by_question(self) -> dict[str, str]:
@@ -246,12 +246,22 @@ class Loss(nn.Module, ABC):
             return {name: value.item() for name, value in self.compute_terms_by_name(*views, **options).items()}
 
     def plan(self, *views: Tensor, **options: CallOptionValue) -> Tensor:
-        """Return the solved plan, (N, M), of the layout's first block of pairs."""
+        """Return the solved plan, (N, M), of the layout's first block of pairs, without gradient.
+
+        For a term of a loss use the plans of `iterate_plans_with_targets`, which have one.
+
+        >>> import torch, contraport
+        >>> loss, z = contraport.info_nce(1.0), torch.eye(3, requires_grad=True)
+        >>> loss.plan(z, torch.eye(3)).requires_grad
+        False
+        >>> [result.plan.dense().requires_grad for result in loss.iterate_plans_with_targets(z, torch.eye(3))]
+        [True, True]
+        """
         with torch.no_grad():
             return next(self.iterate_plans_with_targets(*views, **options)).plan.dense()
 
     def target_plan(self, *views: Tensor, **options: CallOptionValue) -> Tensor:
-        """Return the target plan, (N, M), of the layout's first block of pairs."""
+        """Return the target plan, (N, M), of the layout's first block of pairs, without gradient."""
         with torch.no_grad():
             return next(self.iterate_plans_with_targets(*views, **options)).target.dense()
 
