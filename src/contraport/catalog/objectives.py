@@ -258,7 +258,8 @@ def sup_con(temperature: TemperatureLike = 0.1, layout: str = "joint") -> Loss:
     Args:
         temperature: in units of the cosine.
         layout: ``"joint"``, or ``"cross"``, from the embeddings z0 to a reference set z1, with
-            ``labels=(of z0, of z1)`` and, if z1 contains items of z0, ``ids=(of z0, of z1)``.
+            ``labels=(of z0, of z1)`` and, if z1 contains items of z0, ``ids=(of z0, of z1)``. Pairs with equal ids are
+            no positives, even if they share a label.
 
     >>> import torch
     >>> round(sup_con(temperature=1.0)(torch.eye(2), torch.eye(2), labels=torch.tensor([0, 1])).item(), 4)

@@ -184,7 +184,8 @@ class Loss(nn.Module, ABC):
                 itself, without self pairs, for targets such as labels.
             labels: class of each item, (n,) integers, for targets that need it; or (n, classes) zeros and ones.
             domains: domain of each item, (n,) integers, likewise.
-            ids: id of each item, (n,) integers; items with equal ids are never negatives of each other.
+            ids: id of each item, (n,) integers; items with equal ids are not compared with each other: they are never
+                negatives, nor positives by a label that they share.
             weights: weight of each item, (n,), nonnegative: the loss is the weighted mean of the rows' values; or
                 ``"plan"``, the confidence of the batch's own balanced plan in each item's pair, see `WeightsFromPlan`.
             column_weights: weight of each item as a column, (n,), positive: the kernel becomes w_j K_ij, a reference
