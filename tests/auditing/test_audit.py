@@ -286,7 +286,9 @@ def test_cross_fit_trains_on_trusted_pairs_and_scores_the_held_out_fold(monkeypa
     assert rounds[1].scores == pytest.approx(pair_scores + 0.1 * mean_encoder_number(scored_parts, items), abs=1e-5)
     wrong = np.argsort(rounds[0].scores, kind="stable")[: items - len(trusted)]
     assert (
-        sorted(trusted) == rounds[0].get_trusted_pair_indices().tolist() == sorted({*range(items)} - {*wrong.tolist()})
+        sorted(trusted)
+        == rounds[0].get_trusted_pair_indices().tolist()
+        == sorted({*range(items)} - {*wrong.tolist()})
     )
     half = rounds_excluding_suspects.CrossFitPairAndMismatchScores(None, num_rounds=1, num_repeats=1, num_pairs=4)
     half.save_fold_scores((0, 0), torch.tensor([0, 1]), torch.ones(2), torch.ones(2))
@@ -421,6 +423,29 @@ def test_noise_rate_is_reported_for_views_that_share_only_a_class() -> None:
     result = contraport.audit(data=(first, np.eye(10)[shown]), method="frozen")
     assert result.is_rate_reliable
     assert result.noise_rate == pytest.approx((shown != classes).mean(), abs=0.05)
+
+
+@pytest.mark.parametrize("seed", [1, 6, 8])
+def test_interval_contains_the_share_if_one_view_has_few_contents(seed: int) -> None:
+    """Known mismatches of whole contents are of few pairs of contents, and gave too low a share for these seeds."""
+    random, classes = np.random.default_rng(seed), 8
+    prototypes, contents = random.normal(size=(classes, 12)), random.normal(size=(classes, 9))
+    first = random.integers(0, classes, ITEMS)
+    second = first.copy()
+    second[:WRONG] = np.roll(second[:WRONG], 1)
+    data = (prototypes[first] + 0.4 * random.normal(size=(ITEMS, 12)), contents[second])
+    result = contraport.audit(data=data, method="frozen", seed=seed)
+    low, high = result.noise_interval
+    assert result.is_rate_reliable
+    assert low <= (first != second).mean() <= high
+
+
+def test_rejects_data_without_wrong_combinations() -> None:
+    random = np.random.default_rng(0)
+    first, second = np.indices((10, 10)).reshape(2, -1)
+    data = (random.normal(size=(10, 4))[first], random.normal(size=(10, 4))[second])
+    with raises_usage_error("data.too_few_mismatches", 50, 0):
+        contraport.audit(data=data, method="frozen")
 
 
 def test_note_on_a_wide_interval() -> None:

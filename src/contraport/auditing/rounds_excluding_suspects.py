@@ -19,6 +19,7 @@ from contraport._utils.files import read_npz_arrays, write_npz
 from contraport.auditing.pairs.noise_rate import NoiseRate, estimate_noise_rate
 from contraport.auditing.pairs.pair_scoring import score_pairs
 from contraport.auditing.pairs.paired_features import (
+    MIN_PAIRS,
     NUM_NEIGHBORS,
     PairedFeatures,
     PairIndices,
@@ -26,7 +27,11 @@ from contraport.auditing.pairs.paired_features import (
     has_only_vector_views,
     load_vector_pairs,
 )
-from contraport.auditing.pairs.synthetic_mismatches import draw_groups_of_exchanging_sets, exchange_partners_across_sets
+from contraport.auditing.pairs.synthetic_mismatches import (
+    draw_groups_of_exchanging_sets,
+    draw_mismatches_item_by_item,
+    exchange_partners_across_sets,
+)
 from contraport.data import BatchOrder, Dataset, build_loader
 from contraport.embedding import LoaderConfig
 from contraport.errors import UsageError, check, one_line_reason, translate_write_errors
@@ -42,7 +47,7 @@ class RoundResult(NamedTuple):
 
     Attributes:
         scores: scores of the pairs, ``(n,)``; of a cross-fit, averaged over the rounds so far.
-        known_mismatch_scores: scores of one known mismatch per pair, ``(n,)``, averaged likewise.
+        known_mismatch_scores: scores of known mismatches, at most one per pair, ``(m,)``, averaged likewise.
         last_computed_features: features of all pairs; of a cross-fit, those by the latest encoder, or None if all
             scores were stored before the audit was resumed.
     """
@@ -71,13 +76,19 @@ def score_frozen_rounds(dataset: Dataset, *, statistic: str, rounds: int, seed: 
     """
     shapes = f"the views of {dataset.name!r} have shapes {dataset.shapes}"
     check(has_only_vector_views(dataset), f"method: frozen needs views that are vectors, and {shapes}.", "not_vectors")
-    items = torch.arange(len(dataset))
-    partners = exchange_partners_across_sets(draw_groups_of_exchanging_sets(dataset, seed=seed))
-    everything = PairIndices(items.repeat(2), torch.cat([items, partners]))
+    items, mismatches = torch.arange(len(dataset)), draw_mismatches_item_by_item(dataset, seed=seed)
+    message = (
+        f"data: {dataset.name!r} must have at least {MIN_PAIRS} items for which a wrong partner is found, got "
+        f"{len(mismatches.first)}: nearly all combinations of its contents occur as pairs."
+    )
+    check(len(mismatches.first) >= MIN_PAIRS, message, "too_few_mismatches")
+    everything = PairIndices(*(torch.cat([items, drawn]) for drawn in mismatches))
     paired, result = load_vector_pairs(dataset), None
     for _ in range(rounds):
-        paired = paired if result is None else paired.with_neighbor_pool(result.get_trusted_pair_indices())
-        scores, mismatch_scores = score_pairs(paired, everything, statistic).numpy().reshape(2, -1)
+        paired = (
+            paired if result is None else paired.with_neighbor_pool(result.get_trusted_pair_indices())
+        )
+        scores, mismatch_scores = np.split(score_pairs(paired, everything, statistic).numpy(), [len(items)])
         result = RoundResult(scores, mismatch_scores, estimate_noise_rate(scores, mismatch_scores), paired)
         yield result
 

@@ -140,18 +140,42 @@ def format_incomplete_items(dataset: Dataset) -> str:
     return f"{len(rows):,} of {len(dataset):,} items of {dataset.name!r} that lack a view ({noun} {shown})"
 
 
-def draw_groups_of_exchanging_sets(dataset: Dataset, *, seed: int) -> tuple[tuple[Tensor, ...], ...]:
+def draw_mismatches_item_by_item(dataset: Dataset, *, seed: int) -> PairIndices:
+    """Draw a known mismatch for each item, ``(m,)``, without the items for which none is found.
+
+    Items of equal content get partners of different contents, as wrong pairs do, so that the mismatches are as
+    independent of one another as the pairs are.
+
+    >>> from contraport.data import from_arrays
+    >>> classes = np.arange(60)[:, None] % 3
+    >>> first, second = draw_mismatches_item_by_item(from_arrays((np.arange(60)[:, None], classes)), seed=0)
+    >>> len(first), bool((first % 3 != second % 3).all()), len(set(zip((first % 3).tolist(), (second % 3).tolist())))
+    (60, True, 6)
+    """
+    items, ids = torch.arange(len(dataset)), dataset.view_content_ids_if_repeated
+    partners = exchange_partners_across_sets(draw_groups_of_exchanging_sets(dataset, seed=seed, holds_copies=False))
+    if ids is None:
+        return PairIndices(items, partners)
+    random, second = numpy_generator("audit.exchange.copies", seed), partners.numpy()
+    is_wrong = torch.from_numpy(~swap_correct_pairs(items.numpy(), second, ids.numpy(), random))
+    return PairIndices(items[is_wrong], torch.from_numpy(second)[is_wrong])
+
+
+def draw_groups_of_exchanging_sets(
+    dataset: Dataset, *, seed: int, holds_copies: bool = True
+) -> tuple[tuple[Tensor, ...], ...]:
     """Draw random groups of item sets; the sets of a group exchange partners, which forms mismatches.
 
-    A group has two sets of similar size, ``(m,)`` items each; items of equal content share a set.
-    If the number of sets is odd, the last group has three sets.
+    A group has two sets of similar size, ``(m,)`` items each; items of equal content share a set if `holds_copies`,
+    otherwise each item is a set. If the number of sets is odd, the last group has three sets.
 
     >>> from contraport.data import from_arrays
     >>> dataset = from_arrays((np.arange(7.0)[:, None], np.arange(7.0)[:, None]))
     >>> [len(group) for group in draw_groups_of_exchanging_sets(dataset, seed=0)]
     [2, 2, 3]
     """
-    random, ids = numpy_generator("audit.exchange", seed), dataset.view_content_ids_if_repeated
+    random = numpy_generator("audit.exchange", seed)
+    ids = dataset.view_content_ids_if_repeated if holds_copies else None
     largest = max_held_out_group_size(len(dataset))
     set_of = np.arange(len(dataset)) if ids is None else group_by_shared_content(ids, largest).group_ids
     sizes, members = np.bincount(set_of), np.argsort(set_of, kind="stable")
