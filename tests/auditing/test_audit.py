@@ -277,7 +277,7 @@ def test_cross_fit_trains_on_trusted_pairs_and_scores_the_held_out_fold(monkeypa
     assert seeds[::2] == seeds[1::2]  # the folds of a repeat share a seed
     assert len(set(seeds)) == 4
     assert len({frozenset(part) for part in scored_parts}) == 8  # each repeat draws other folds
-    trusted = set(rounds[0].get_trusted_pair_indices().tolist())
+    trusted = set(rounds[0].get_trusted_pair_indices(dataset.view_names).tolist())
     assert trusted < set(range(items))
     for place, ((_, known), part) in enumerate(zip(trained, scored_parts, strict=True)):
         assert known == (set(range(items)) if place < 4 else trusted) - part
@@ -287,7 +287,7 @@ def test_cross_fit_trains_on_trusted_pairs_and_scores_the_held_out_fold(monkeypa
     wrong = np.argsort(rounds[0].scores, kind="stable")[: items - len(trusted)]
     assert (
         sorted(trusted)
-        == rounds[0].get_trusted_pair_indices().tolist()
+        == rounds[0].get_trusted_pair_indices(dataset.view_names).tolist()
         == sorted({*range(items)} - {*wrong.tolist()})
     )
     half = rounds_excluding_suspects.CrossFitPairAndMismatchScores(None, num_rounds=1, num_repeats=1, num_pairs=4)

@@ -131,6 +131,43 @@ def test_view_noise_rates_reproduce_those_of_pairs() -> None:
     np.testing.assert_allclose(estimate_view_noise_rates(list(rates), pairs), list(rates.values()), atol=1e-9)
 
 
+@pytest.fixture(scope="module")
+def partly_unknown(views: dict[str, np.ndarray]) -> ViewAudit:
+    """Audit of four views where "d" shares nothing with the others, and only one round is scored."""
+    random = np.random.default_rng(3)
+    result = contraport.audit(data=views | {"d": random.normal(size=(ITEMS, 4))}, method="frozen", rounds=1)
+    assert isinstance(result, ViewAudit)
+    return result
+
+
+def test_gives_no_share_of_a_view_without_a_reliable_pair(partly_unknown: ViewAudit, tmp_path: Path) -> None:
+    assert partly_unknown.views_of_unknown_rate == ("d",)
+    assert np.isnan(partly_unknown.noise_rates[3])
+    assert partly_unknown.noise_rates[1] == pytest.approx(0.2, abs=0.06)
+    assert partly_unknown.noise_rates[[0, 2]].max() < 0.05
+    assert 3 not in partly_unknown.flagged()[:, 1]
+    assert len(partly_unknown.flagged(count=4 * ITEMS)) == 4 * ITEMS
+    assert "nan" not in f"{partly_unknown!r}{partly_unknown.worst_table_title}"
+    partly_unknown.save(tmp_path)
+    assert json.loads((tmp_path / "audit.json").read_text())["noise_rates"]["d"] is None
+
+
+def test_flags_no_view_if_one_of_three_shares_nothing(views: dict[str, np.ndarray], partly_unknown: ViewAudit) -> None:
+    """The share of the only reliable pair does not determine which of its two views is wrong."""
+    names = ("a", "b", "d")
+    audits = {pair: one for pair, one in partly_unknown.pair_audits.items() if {*pair} <= {*names}}
+    result = ViewAudit.from_pair_audits(from_arrays({name: views[name] for name in names}), audits)
+    assert result.views_of_unknown_rate == names
+    assert len(result.flagged()) == 0
+    assert len(result.notes) == sum(len(one.notes) for one in audits.values()) + 1
+
+
+def test_refusal_of_uninformative_views_names_them(views: dict[str, np.ndarray]) -> None:
+    noise = np.random.default_rng(3).normal(size=(ITEMS, 4))
+    with raises_usage_error("data.too_few_trusted", "a and d", "given_views"):
+        contraport.audit(data=views | {"d": noise}, method="frozen")
+
+
 def test_advice_recommends_to_drop_flagged_views(view_audit: ViewAudit) -> None:
     assert f"{len(view_audit.flagged()):,} flagged views" in view_audit.advice
     assert "drop=True" in view_audit.advice

@@ -6,7 +6,7 @@ scored without training.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -57,13 +57,14 @@ class RoundResult(NamedTuple):
     noise_rate: NoiseRate
     last_computed_features: PairedFeatures | None
 
-    def get_trusted_pair_indices(self) -> Tensor:
-        """Return the sorted indices of the pairs that are not suspected mismatches."""
+    def get_trusted_pair_indices(self, view_names: Sequence[str]) -> Tensor:
+        """Return the sorted indices of the pairs of two views that are not suspected mismatches."""
         items, suspects = len(self.scores), round(self.noise_rate.rate * len(self.scores))
         check(
             items - suspects >= NUM_NEIGHBORS + 2,
-            f"data: {suspects} of {items} pairs look wrong, which leaves too few to score others by. The two views may "
-            "not share enough information.",
+            f"data: {suspects} of {items} pairs of {' and '.join(view_names)} look wrong, which leaves too few to "
+            "score others by. The two views may not share enough information; of more views, choose others with "
+            "given_views.",
             "too_few_trusted",
         )
         return torch.from_numpy(np.sort(np.argsort(self.scores, kind="stable")[suspects:]))
@@ -86,7 +87,7 @@ def score_frozen_rounds(dataset: Dataset, *, statistic: str, rounds: int, seed: 
     paired, result = load_vector_pairs(dataset), None
     for _ in range(rounds):
         paired = (
-            paired if result is None else paired.with_neighbor_pool(result.get_trusted_pair_indices())
+            paired if result is None else paired.with_neighbor_pool(result.get_trusted_pair_indices(dataset.view_names))
         )
         scores, mismatch_scores = np.split(score_pairs(paired, everything, statistic).numpy(), [len(items)])
         result = RoundResult(scores, mismatch_scores, estimate_noise_rate(scores, mismatch_scores), paired)
@@ -152,7 +153,7 @@ def train_crossfit_rounds(
     partners = exchange_partners_across_sets(groups)
     trusted, paired, result = torch.arange(len(dataset)), None, None
     for number in range(rounds):
-        trusted = trusted if result is None else result.get_trusted_pair_indices()
+        trusted = trusted if result is None else result.get_trusted_pair_indices(dataset.view_names)
         for repeat in range(repeats):
             place, run = (number, repeat), number * repeats + repeat
             run_settings = settings.replace_unchecked(seed=derive_torch_seed("audit.crossfit", settings.seed, run))

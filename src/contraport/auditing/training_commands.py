@@ -59,7 +59,8 @@ def compose_next_commands(
         out = find_unused_path(Path("runs", f"{name}{suffix}"))
         return compose_train_command(data_options | changes, [*suggestions, *added], out=str(out))
 
-    if len(result.flagged()) == 0 or (isinstance(result, Audit) and not result.is_rate_reliable):
+    is_known = result.is_rate_reliable if isinstance(result, Audit) else not result.views_of_unknown_rate
+    if len(result.flagged()) == 0 or not is_known:
         return (compose(),)
     if result.clean_files:
         return tuple(

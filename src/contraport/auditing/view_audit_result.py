@@ -16,6 +16,7 @@ from contraport._utils.notebook_tables import format_html_rows
 from contraport.auditing.export_clean import dataset_to_arrays
 from contraport.auditing.pairs.view_log_odds import (
     estimate_view_noise_rates,
+    find_views_with_known_rate,
     mismatch_log_likelihood_ratios,
     right_view_log_odds,
 )
@@ -50,7 +51,8 @@ class ViewAudit:
         data_name: name of the audited data.
         view_names: names of the views.
         scores: log odds that each view belongs to its item, ``(n, k)``; higher is better, below 0 is probably wrong.
-        noise_rates: estimated share of items whose view is wrong, for each view, ``(k,)``.
+        noise_rates: estimated share of items whose view is wrong, for each view, ``(k,)``; NaN if the pairs of views
+            with a reliable rate do not determine it.
         pair_audits: audit of each pair of views, by their names.
         source_rows: row of each item in the source, int64 ``(n,)``.
         keys: names of the items in the source; None if they have no names.
@@ -72,20 +74,32 @@ class ViewAudit:
     def from_pair_audits(cls, dataset: Dataset, pair_audits: Mapping[tuple[str, str], Audit]) -> ViewAudit:
         """Combine the audits of all view pairs into one result."""
         names = dataset.view_names
-        rates = estimate_view_noise_rates(names, {pair: audit.noise_rate for pair, audit in pair_audits.items()})
+        pair_rates = {pair: audit.noise_rate for pair, audit in pair_audits.items()}
+        reliable = {pair: pair_rates[pair] for pair, audit in pair_audits.items() if audit.is_rate_reliable}
+        rates, is_known = estimate_view_noise_rates(names, pair_rates), find_views_with_known_rate(names, reliable)
+        if is_known.any():
+            rates[is_known] = estimate_view_noise_rates(names, reliable)[is_known]
         ratios = [
             mismatch_log_likelihood_ratios(audit.scores, audit.scores, audit.known_mismatch_scores, audit.noise_rate)
             for audit in pair_audits.values()
         ]
         pairs = [(names.index(first), names.index(second)) for first, second in pair_audits]
         scores = right_view_log_odds(np.stack(ratios, axis=1), pairs, rates)
-        return cls(dataset.name, names, scores, rates, dict(pair_audits), dataset.source_rows.numpy(), dataset.keys)
+        known_rates = np.where(is_known, rates, np.nan)  # the order by score is kept for views of unknown share too
+        rows = dataset.source_rows.numpy()
+        return cls(dataset.name, names, scores, known_rates, dict(pair_audits), rows, dataset.keys)
+
+    @property
+    def views_of_unknown_rate(self) -> tuple[str, ...]:
+        """Names of the views without an estimated share of wrong items."""
+        return tuple(name for name, rate in zip(self.view_names, self.noise_rates, strict=True) if np.isnan(rate))
 
     def flagged(self, *, count: int | None = None) -> ItemViewIndexPairs:
         """Return the item and view of each suspect, int64 ``(m, 2)``, by ascending score.
 
         Args:
-            count: number of suspects; default: all views that are more probably wrong than right.
+            count: number of suspects; default: all views that are more probably wrong than right, without the views
+                of unknown share.
 
         Raises:
             UsageError: the count is out of range.
@@ -93,8 +107,9 @@ class ViewAudit:
         items, views = self.scores.shape
         good = count is None or (is_integer(count) and 0 <= count <= items * views)
         check(good, f"count: must be an integer from 0 to {items * views}, got {count!r}.")
-        number = int((self.scores < 0).sum()) if count is None else count
-        order = np.argsort(self.scores, axis=None, kind="stable")[:number]
+        scores = np.where(np.isnan(self.noise_rates), np.inf, self.scores) if count is None else self.scores
+        number = int((scores < 0).sum()) if count is None else count
+        order = np.argsort(scores, axis=None, kind="stable")[:number]
         return np.stack(np.unravel_index(order, self.scores.shape), axis=1).astype(np.int64)
 
     def to_columns(self) -> dict[str, NDArray[np.generic]]:
@@ -112,7 +127,10 @@ class ViewAudit:
         return {
             "data": self.data_name,
             "items": len(self.scores),
-            "noise_rates": dict(zip(self.view_names, self.noise_rates.tolist(), strict=True)),
+            "noise_rates": {
+                name: None if np.isnan(rate) else float(rate)
+                for name, rate in zip(self.view_names, self.noise_rates, strict=True)
+            },
             "flagged": len(self.flagged()),
             "pairs": {" and ".join(pair): audit.json_summary() for pair, audit in self.pair_audits.items()},
         }
@@ -155,19 +173,27 @@ class ViewAudit:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Warnings of the pairwise audits, each prefixed by the two view names."""
-        return tuple(f"{' and '.join(pair)}: {note}" for pair, one in self.pair_audits.items() for note in one.notes)
+        """Warnings of the pairwise audits, each prefixed by the two view names, and of views of unknown share."""
+        notes = [f"{' and '.join(pair)}: {note}" for pair, one in self.pair_audits.items() for note in one.notes]
+        if unknown := self.views_of_unknown_rate:
+            notes.append(
+                f"No share is given for {join_names(unknown)}, and none of them is flagged: the pairs of views whose "
+                "share could be estimated do not determine it. Leave out the view that shares too little with others."
+            )
+        return tuple(notes)
 
     @property
     def advice(self) -> str:
         """Recommendation of the next step, in a sentence."""
+        if unknown := self.views_of_unknown_rate:
+            return f"Look at the worst views before you train: the share of wrong {join_names(unknown)} is unknown."
         return compose_training_advice(len(self.flagged()), "view", self.clean_files)
 
     @property
     def worst_table_title(self) -> str:
         """Title of the table of the worst views."""
-        rates = zip(self.view_names, map(format_percent, self.noise_rates.tolist()), strict=True)
-        shares = ", ".join(f"{name} {rate}" for name, rate in rates)
+        rates = zip(self.view_names, self.noise_rates.tolist(), strict=True)
+        shares = ", ".join(f"{name} {'unknown' if np.isnan(rate) else format_percent(rate)}" for name, rate in rates)
         name = Path(self.data_name).name
         return f"Estimated share of wrong views in the {len(self.scores):,} items of {name}: {shares}. Worst views:"
 
@@ -188,5 +214,6 @@ class ViewAudit:
         return format_html_rows(self.worst_table_title, self.format_worst_views(), self.notes)
 
     def __repr__(self) -> str:
-        rates = ", ".join(f"{name} {rate:.1%}" for name, rate in zip(self.view_names, self.noise_rates, strict=True))
+        named_rates = zip(self.view_names, self.noise_rates, strict=True)
+        rates = ", ".join(f"{name} {'unknown' if np.isnan(rate) else f'{rate:.1%}'}" for name, rate in named_rates)
         return f"ViewAudit({self.data_name}: {len(self.scores)} items, wrong views: {rates})"

@@ -6,7 +6,7 @@ combination of at most three wrong views, by Bayes' rule; that of a view sums ov
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
 
 import numpy as np
@@ -40,6 +40,20 @@ def estimate_view_noise_rates(names: Sequence[str], pair_rates: Mapping[tuple[st
     design = np.array([[float(name in pair) for name in names] for pair in pair_rates])
     logs, _ = nnls(design, -np.log1p(-np.minimum(list(pair_rates.values()), 0.99)))
     return np.asarray(-np.expm1(-logs))
+
+
+def find_views_with_known_rate(names: Sequence[str], reliable_pairs: Collection[tuple[str, str]]) -> NDArray[np.bool_]:
+    """Return which views have a share of wrong items that follows from the rates of the reliable pairs, ``(k,)``.
+
+    The rate of one pair is the sum over its two views; three pairs of three views determine the share of each.
+
+    >>> find_views_with_known_rate(["a", "b", "c", "d"], [("a", "b"), ("a", "c"), ("b", "c")]).tolist()
+    [True, True, True, False]
+    >>> find_views_with_known_rate(["a", "b", "c"], [("a", "b")]).tolist()
+    [False, False, False]
+    """
+    design = np.array([[float(name in pair) for name in names] for pair in reliable_pairs]).reshape(-1, len(names))
+    return np.asarray(np.isclose((np.linalg.pinv(design) @ design).diagonal(), 1.0))
 
 
 def right_view_log_odds(
