@@ -311,13 +311,17 @@ Networks memorize wrong pairs, so a useful score must not depend on what was mem
   scorings so far. The lowest, as many as the estimated share, are dropped until the next scoring.
 - **crossfit**: encoders score pairs that they were not trained on (`--folds`, `--repeats`); suspects are dropped, and
   everything is fitted again (`--rounds`).
-- **frozen**: the views are vectors from an existing encoder; nothing is trained.
+- **frozen**: the views are vectors from an existing encoder; nothing is trained, and nothing is standardized. Rows are
+  compared by their cosine, so columns of large units or with a large offset (timestamps) outweigh all others: the
+  ranking gets worse, down to no share at all. Standardize tables of measurements first, such as by `StandardScaler` of
+  scikit-learn. (The encoders of other audits standardize numbers.)
 
 **The share of wrong pairs** is estimated from pairs that are mismatched on purpose: the lower part of their scores
 shows how wrong pairs score, and the share follows from the number of given pairs that score as low (Storey, 2002).
 They must be treated like the unknown ones, so an online audit uses *decoys*: a tenth of the items (at least 200, at
 most 2,000 and a fifth) exchange their second views for the first third of the training, and are trained on, dropped
-and scored like all others.
+and scored like all others. In a frozen audit each item gets another item's second view, of another content, so that the
+mismatches are as varied as wrong pairs if a view has few different contents, such as classes or shared captions.
 
 Notes tell if the scores look memorized (a decoy scores above a fresh mismatch in more than 75% of all cases), or if
 more than two thirds of the pairs look wrong. A share is given if right pairs are estimated to score above known
@@ -330,6 +334,11 @@ mismatches in at least 87% of cases.
 With more views, the audit names *the view* of an item that is wrong. Each pair of views is audited by itself; the
 scores of all pairs give the probability of each combination of at most three wrong views. `views.csv` has a score for
 each view of each item (below 0: probably wrong); `--drop` writes `dropped.npz`, in which flagged views are missing.
+
+The shares of the views follow from those of the pairs of views. Only pairs of views whose share is reliable count, and
+a view whose share they do not determine gets none (NaN) and is not flagged. If one of three views shares nothing with
+the others, this holds for all three: the share of the remaining pair may be of either view, so audit that pair alone
+(`--given_views`). A frozen audit refuses, and names the pair of views, if too few pairs are left to score others by.
 
 ```python
 audit = contraport.audit(data={{"ear": ears, "eye": eyes, "hand": hands}}, method="frozen")
