@@ -73,7 +73,7 @@ def test_calls_of_evaluate(finished_run):
     contraport.evaluate(finished_run.path, progress=False)
     with count_calls() as calls:
         contraport.evaluate(finished_run.path, progress=False)
-    assert calls.total() <= 4_270
+    assert calls.total() <= 4_290
     assert calls["build_objective"] == 1
     assert calls["Settings.__post_init__"] == 1
 

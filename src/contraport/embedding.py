@@ -19,7 +19,7 @@ from contraport.data import Batch, Dataset, Views, build_loader
 from contraport.data.streams import Stream
 from contraport.encoders import Model
 from contraport.encoders.builtin_networks import vectorize_texts
-from contraport.errors import check, check_integer
+from contraport.errors import UsageError, check, check_integer
 from contraport.options import keep_deprecated_module_names
 from contraport.seeding import GENERATOR_LOCK, derive_torch_seed, fork_rng_locked_at_ends, seed_torch_generators
 
@@ -353,11 +353,26 @@ def check_views_fit_model(model: Model, dataset: Dataset, views: Views) -> None:
         f"data: must have {expected}, as the model takes, got {actual} in {dataset.name!r}.",
         "shape",
     )
+    check_columns_fit_model(model, dataset)
     if dataset.present is not None:
         missing = int((~dataset.present[:, list(model.representation_views)].all(1)).sum())
         message = f"data: {missing} of {len(dataset)} items of {dataset.name!r} lack a view that the representation "
         message += f"needs. Leave these items out, or choose another {format_keyword_or_flag('representation')}."
         check(missing == 0, message, "missing_view")
+
+
+def check_columns_fit_model(model: Model, dataset: Dataset) -> None:
+    """Raise `UsageError` if a view has other table columns than in training, where the names of both are known.
+
+    Different numbers of columns are left to the check of shapes.
+    """
+    for view, expected, actual in zip(model.view_names, model.column_names, dataset.column_names, strict=False):
+        if len(expected) == len(actual) and expected != actual:
+            different = [pair for pair in zip(expected, actual, strict=True) if pair[0] != pair[1]]
+            in_training, given = ([pair[side] for pair in different[:3]] for side in (0, 1))
+            message = f"data: must have the columns of the training in view {view!r}, got {given} in place of "
+            message += f"{in_training} in {dataset.name!r}. Rename these columns, or pass an array of their numbers."
+            raise UsageError(message, kind="column_names")
 
 
 def check_finite_features(features: Tensor, *, first_item: int = 0) -> None:

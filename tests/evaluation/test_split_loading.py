@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 from tests.errors import raises_usage_error
 from tests.evaluation.builders import build_vector_model, build_vectors, make_run
 
+import contraport
 from contraport.data import Dataset, from_arrays, from_stream, load
 from contraport.encoders import Model
 from contraport.evaluation import evaluate, split_loading
@@ -19,6 +23,7 @@ from contraport.evaluation.split_loading import (
     find_model_image_size,
     have_same_items,
 )
+from contraport.runs import Run
 
 OPTIONS: dict[str, Any] = {"metrics": ["uniformity"], "alone": True, "progress": False}
 
@@ -140,3 +145,65 @@ def test_image_size_of_square_inputs() -> None:
 
     assert find_size((1, 8, 8)) == find_size((1, 8, 8), (6,)) == 8
     assert find_size((6,)) is find_size((1, 8, 12)) is find_size((1, 8, 8), (1, 12, 12)) is None
+
+
+@pytest.fixture(scope="module")
+def table_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("columns")
+    values = np.random.default_rng(0).normal(size=(40, 5)).round(3)
+    table = pandas.DataFrame(values, columns=["ear_0", "ear_1", "ear_2", "eye_0", "eye_1"])
+    table.to_csv(folder / "own.csv", index=False)
+    views = {"views": ["ear_*", "eye_*"]}
+    return contraport.train(
+        data=str(folder / "own.csv"), columns=views, out=folder / "run", epochs=1, batch_size=16, device="cpu",
+        progress=False,
+    )  # fmt: skip
+
+
+def test_columns_of_a_table_are_matched_by_name(table_run: Run) -> None:
+    own = pandas.read_csv(str(table_run.settings().data))
+    file = table_run.path.parent / "reversed.csv"
+    turned = own[own.columns[::-1]]
+    turned.to_csv(file, index=False)
+    embedded, same = (
+        contraport.embed(table_run, data=data, columns={"views": ["ear_*", "eye_*"]}, out=None, progress=False)
+        for data in (None, str(file))
+    )
+    np.testing.assert_array_equal(same.features, embedded.features)
+    np.testing.assert_array_equal(same.splits, embedded.splits)  # found by the content of the items
+    options = {"view": "ear", "progress": False}
+    ears = ["ear_2", "ear_0", "ear_1"]
+    np.testing.assert_array_equal(
+        table_run.encode(own[ears], **options), table_run.encode(own[sorted(ears)], **options)
+    )
+    columns = {"columns": {"views": ["ear_*", "eye_*"]}, **OPTIONS}
+    assert evaluate(table_run, data=str(file), **columns)["rows"] == evaluate(table_run, **OPTIONS)["rows"]
+
+
+def test_rejects_other_columns_than_those_of_the_training(table_run: Run) -> None:
+    own = pandas.read_csv(str(table_run.settings().data))
+    other = own.rename(columns={"ear_1": "ear_9"})
+    views = {"columns": {"views": ["ear_*", "eye_*"]}}
+    with raises_usage_error("data.column_names", "ear", ["ear_9"], ["ear_1"]):
+        contraport.embed(table_run, data=other, out=None, progress=False, **views)
+    with raises_usage_error("data.column_names", "ear", ["ear_9"], ["ear_1"]):
+        evaluate(table_run, test_data=other, **views, **OPTIONS)
+    with raises_usage_error("items.column_names", "ear", ["ear_9"], ["ear_1"]):
+        table_run.encode(other[["ear_0", "ear_9", "ear_2"]], view="ear", progress=False)
+    renamed = own.rename(columns=lambda name: name.replace("ear", "arm").replace("eye", "leg"))
+    with raises_usage_error("data.column_names", "eye", ["leg_0", "leg_1"], ["eye_0", "eye_1"]):
+        contraport.embed(
+            table_run, data=renamed, view="eye", out=None, progress=False, columns={"views": ["arm_*", "leg_*"]}
+        )
+
+
+def test_models_without_names_of_columns_take_any(table_run: Run, tmp_path: Path) -> None:
+    config = table_run.path / "model" / "config.json"
+    values = json.loads(config.read_text())
+    assert values.pop("column_names") == [["ear_0", "ear_1", "ear_2"], ["eye_0", "eye_1"]]
+    shutil.copytree(table_run.path, tmp_path / "older")
+    (tmp_path / "older" / "model" / "config.json").write_text(json.dumps(values))
+    own = pandas.read_csv(str(table_run.settings().data))
+    eyes = own[["eye_0", "eye_1"]].to_numpy()
+    encoded = Run(tmp_path / "older").encode(pandas.DataFrame(eyes, columns=["a", "b"]), view="eye", progress=False)
+    np.testing.assert_array_equal(encoded, table_run.encode(eyes, view="eye", progress=False))

@@ -145,6 +145,7 @@ def from_coupling(
         source_rows=torch.from_numpy(chosen),
         keys=keys,
         view_names=COUPLING_VIEW_NAMES,
+        column_names=tuple(side.column_names[0] for side in sides),
         entity_ids=entity_ids,
         entity_keys=entity_keys,
     )

@@ -14,7 +14,7 @@ from torch import Tensor
 from contraport._utils.formatting import pluralize
 from contraport._utils.text_bytes import TEXT_SHAPE
 from contraport.data.duplicate_groups import assign_view_content_ids
-from contraport.data.stores import Shape, Store, SubsetStore
+from contraport.data.stores import ReorderedStore, Shape, Store, SubsetStore, combine_views
 from contraport.errors import UsageError, check
 from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
@@ -90,6 +90,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         source_rows: row of each item in its source, counted over all splits and skipped items, int64 ``(n,)``.
         keys: name of each item in its source, such as a file path; None if items are identified by row only.
         view_names: names of the views, such as the columns of a table; default: ``view0``, ``view1``, ...
+        column_names: for each view made of columns of numbers of a table, their names in order; empty for other views.
         stored_digests: the `view_content_digests` if they were computed before, or None.
         entity_ids: row and column of each pair of a coupling, in their own sets, int64 ``(n, views)``; None for other
             data; see `contraport.data.from_coupling`.
@@ -126,6 +127,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
     source_rows: Tensor = None  # type: ignore[assignment]  # all rows, see __post_init__
     keys: Sequence[str] | None = None
     view_names: tuple[str, ...] = ()
+    column_names: tuple[tuple[str, ...], ...] = ()
     stored_digests: Tensor | None = None
     entity_ids: Tensor | None = None
     entity_keys: tuple[Sequence[str], ...] | None = None
@@ -146,6 +148,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         self.view_names = tuple(self.view_names or (f"view{view}" for view in range(views)))
         good = len(set(self.view_names)) == len(self.view_names) == views
         check(good, f"view_names: must be {views} distinct names for {self.name!r}, got {self.view_names}.")
+        self.column_names = self.column_names or ((),) * views
         if self.present is not None:
             empty = (~self.present.any(1)).nonzero()[:, 0].tolist()
             message = f"{len(empty)} items have no view at all, first {empty[:3]}; leave them out."
@@ -255,7 +258,8 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         same_views = len(store.shapes) == len(self.shapes)
         names = view_names or (self.view_names if same_views else None)
         digests = self.stored_digests if same_views and keep_digests else None
-        return self.replace_fields(store=store, view_names=names, stored_digests=digests)
+        columns = self.column_names if same_views else ()
+        return self.replace_fields(store=store, view_names=names, column_names=columns, stored_digests=digests)
 
     def align_codes_with(self, other: Dataset) -> Dataset:
         """Renumber classes and domains as in `other`, matched by name.
@@ -295,12 +299,34 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         return self.replace_fields(
             store=self.store.select_views(tuple(views)),
             view_names=[self.view_names[view] for view in views],
+            column_names=tuple(self.column_names[view] for view in views),
             present=None if self.present is None else self.present[:, columns],
             stored_digests=None if self.stored_digests is None else self.stored_digests[:, columns],
             entity_ids=None if self.entity_ids is None else self.entity_ids[:, columns],
             keys=keys,
             entity_keys=entity_keys,
         )
+
+    def order_columns_as(self, column_names: Sequence[Sequence[str]]) -> Dataset:
+        """Order the columns of each view as in that entry of `column_names` that has the same names.
+
+        A view whose names differ from those of all entries stays as it is.
+
+        >>> import pandas
+        >>> from contraport.data import load
+        >>> table = load(pandas.DataFrame({"age": [1] * 9, "height": [2] * 9}), test_fraction=0)
+        >>> table.column_names, table.order_columns_as([["height", "age"]]).__getitems__([0]).views
+        ((('age', 'height'),), (tensor([[2., 1.]]),))
+        """
+        by_names = {frozenset(names): tuple(names) for names in column_names}
+        ordered = tuple([by_names.get(frozenset(names), names) for names in self.column_names])
+        if ordered == self.column_names:
+            return self
+        stores = [self.store.select_views((view,)) for view in range(len(ordered))]
+        for view, (new, old) in enumerate(zip(ordered, self.column_names, strict=True)):
+            if new != old:
+                stores[view] = ReorderedStore(stores[view], tuple(map(old.index, new)))
+        return self.replace_fields(store=combine_views(stores), column_names=ordered, stored_digests=None)
 
     def subset(self, positions: Tensor, split: str | None = None, *, store: Store | None = None) -> Dataset:
         """Return a dataset of the items at given positions.

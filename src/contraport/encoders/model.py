@@ -93,6 +93,8 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         view_names: default: ``view0``, ``view1``, ...
         dims: number of first coordinates of each view's representation to use, as of a Matryoshka training; default:
             all.
+        column_names: for each view made of columns of numbers of a table, their names in order, which the columns of
+            other tables are matched with; empty for other views. Default: empty.
         encoder_folders: folder with the files of transformers encoders, which are then built from it; or one such
             folder per tower, None for an encoder that is built by its name.
 
@@ -129,6 +131,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         low_resolution: bool = True,
         view_names: Sequence[str] | None = None,
         dims: int | None = None,
+        column_names: Sequence[Sequence[str]] | None = None,
         encoder_folders: Path | Sequence[Path | None] | None = None,
     ) -> None:
         super().__init__()
@@ -175,9 +178,19 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
             "low_resolution": low_resolution,
             "view_names": list(self.view_names),
         }
+        if any(column_names or ()):
+            columns = [list(names) for names in column_names or ()]
+            message = f"column_names: must be one list of names per view, got {columns} for {len(self.shapes)} views."
+            check(len(columns) == len(self.shapes), message)
+            self.config["column_names"] = columns
         if dims is not None:
             self._truncate_in_place(dims)
         self._hub_mixin_config = self.config
+
+    @property
+    def column_names(self) -> tuple[tuple[str, ...], ...]:
+        """Names of the table columns of each view in the order of the training, empty for a view without names."""
+        return tuple(map(tuple, self.config.get("column_names", [()] * len(self.shapes))))
 
     @property
     def untruncated_representation_sizes(self) -> list[int]:
@@ -239,6 +252,8 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         one.config = self.config | {name: [self.config[name][number]] for name in ("encoder", "mean", "std")}
         one.config |= {"shapes": [list(self.shapes[index])], "view_names": [self.view_names[index]]}
         one.config |= {"shared": False, "representation": one.representation_part}
+        if "column_names" in self.config:
+            one.config["column_names"] = [list(self.column_names[index])]
         one._hub_mixin_config = one.config
         return one if self.dims is None else one.truncate(self.dims)
 

@@ -16,6 +16,7 @@ from contraport._utils.formatting import format_keyword_or_flag, format_options
 from contraport.data import Dataset
 from contraport.data.split_digests import SplitDigests
 from contraport.data.streams import check_no_stream
+from contraport.embedding import check_columns_fit_model
 from contraport.encoders import Model, kind_from_shape, resolve_view_index
 from contraport.errors import UsageError, check
 from contraport.evaluation.command_options import EvaluateOptions
@@ -213,7 +214,7 @@ class SplitLoader:
     data_root: str | Path | None = None
 
     def load(self, data: Any, split: str, *, whole: bool = False, ignore_subset_settings: bool = False) -> Dataset:
-        """Load the train or test split, with views in the model's order.
+        """Load the train or test split, with views, and columns of a view, in the model's order.
 
         Args:
             data: the data; None: the run's own.
@@ -222,7 +223,8 @@ class SplitLoader:
             ignore_subset_settings: ignore settings that select a subset of the run's own items.
 
         Raises:
-            UsageError: the data cannot be loaded, or are the run's own and not stored in its folder.
+            UsageError: the data cannot be loaded, have other columns than the training, or are the run's own and not
+                stored in its folder.
         """
         settings = self._adapt_settings(data)
         if ignore_subset_settings:
@@ -234,6 +236,9 @@ class SplitLoader:
         names, expected = list(dataset.view_names), list(self.model.view_names)
         if names != expected and len({*names}) == len(names) and {*names} == {*expected}:
             dataset = dataset.select_views([names.index(name) for name in expected])
+        dataset = dataset.order_columns_as(self.model.column_names)
+        if len(names) == len(expected):
+            check_columns_fit_model(self.model, dataset)
         return dataset
 
     def _adapt_settings(self, data: Any) -> Settings:

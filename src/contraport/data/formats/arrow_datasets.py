@@ -288,7 +288,13 @@ def dataset_from_rows(
         source_rows=source_rows,
         keys=row_keys[source_rows].tolist() if files is None and row_keys is not None else files,
     )
-    return items.build_split_dataset(split, views, image_size=image_size, view_names=view_names)
+    dataset = items.build_split_dataset(split, views, image_size=image_size, view_names=view_names)
+    # A column of lists, texts or images is a view by itself, whatever its name.
+    dataset.column_names = tuple(
+        names if len(shape) in (1, 2) and shape[0] == len(names) else ()
+        for names, shape in zip(roles.views, dataset.shapes, strict=True)
+    )
+    return dataset
 
 
 def infer_roles_from_rows(rows: TableRows, declared_roles: Mapping[str, Any] | None, table_name: str) -> ColumnRoles:

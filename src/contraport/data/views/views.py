@@ -87,6 +87,7 @@ class Views(nn.Module):
         shapes: shape of one item of each random view.
         unaugmented_shapes: shape of one item of each view made without random changes.
         unaugmented_names: names of the views made without random changes.
+        unaugmented_column_names: names of the table columns of each of these views; see `Dataset`.
 
     Raises:
         UsageError: an unknown name, or views that cannot be made of the data.
@@ -147,6 +148,7 @@ class Views(nn.Module):
         self._transforms = nn.ModuleList(view.transform for view in made)
         self.unaugmented_shapes: tuple[Shape, ...] = self._unaugmented.shapes
         self.unaugmented_names: tuple[str, ...] = self._unaugmented.view_names
+        self.unaugmented_column_names: tuple[tuple[str, ...], ...] = self._unaugmented.column_names
         self.shapes = self.unaugmented_shapes if self._splits_color else tuple(view.shape for view in made)
         if self.custom is not None:
             with fork_rng_with_lock([]):  # one item shows the shapes that the callable returns

@@ -137,6 +137,7 @@ def build_model(
         projection_layers=settings.projection_layers or 2,
         low_resolution=initial_weights is None or initial_weights.any_has_low_resolution_stem,
         view_names=views.unaugmented_names,
+        column_names=views.unaugmented_column_names,
         encoder_folders=architectures,
     )
     pretrained_mask = [False] * len(model.towers) if initial_weights is None else initial_weights.load_into(model)

@@ -96,6 +96,7 @@ def get_teacher_features(
         message = f"{argument}: {folder} must be a run folder or a model folder; it has no config.json."
         check(has_model, message, "no_model")
     model, size = _load_teacher(folder, dataset, trust_remote_code=trust_remote_code)
+    dataset = dataset.order_columns_as(model.column_names)
     plain = Views(dataset, augment="none")
     if size is None:
         check_views_fit_model(model, dataset, plain)
