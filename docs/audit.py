@@ -288,9 +288,10 @@ or `--freeze`. In Python: `ContrastiveEncoder(audit=True)`.
   pairs have the second view of their better partner, or are left out if there is none; `--weigh` writes `weighed.*`
   with weights, 0 for flagged pairs and 1 for the others. A table keeps its format (its weights are the column
   `audit_weight`, for `train --sample_weight audit_weight`), and a [coupling](guides/couplings.md) becomes a folder of
-  three tables; all other data become an `.npz`, and their weights `weights.npy`. Training rows of a table or an `.npz`
-  without an audited pair (a view is missing, or its image cannot be read) are left out too, or get weight 0, as the log
-  says.
+  three tables; all other data become an `.npz`, and their weights `weights.npy`. There the images of a folder have the
+  size of the audit (`--image_size`; by default at most 64 pixels) and no file names: to copy or delete the files
+  themselves, take `key` and `flagged` of `pairs.csv`. Training rows of a table or an `.npz` without an audited pair (a
+  view is missing, or its image cannot be read) are left out too, or get weight 0, as the log says.
 - **Better partners** are found by matching the suspected mismatches with one another in a transport plan with a
   slack, which stands for no partner. The mass of a proposal is its *confidence*, which assumes that half of the right
   partners are missing: if all are present, it is too low. No second view is proposed twice.

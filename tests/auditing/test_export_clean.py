@@ -209,6 +209,18 @@ def test_datasets_become_an_npz_or_a_weights_file(tmp_path: Path) -> None:
         assert (file["view0"] == np.delete(np.moveaxis(images, 3, 1), 10, 0)).all()
 
 
+def test_image_size_of_a_cleaned_folder_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for row in range(ITEMS):
+        Image.new("RGB", (100, 90), (row, 0, 0)).save(tmp_path / f"{row:02d}.jpg")
+        (tmp_path / f"{row:02d}.txt").write_text(f"number {row}")
+    dataset = load(tmp_path, test_fraction=0)
+    options: dict[str, Any] = {"data": tmp_path, "dataset": dataset, "repaired_view": 1, "columns": None}
+    with np.load(write_clean_data(build_audit(), "drop", tmp_path, **options)) as file:
+        assert file["view0"].shape == (ITEMS - 3, 3, 64, 64)
+    assert "64 x 64" in caplog.text
+    assert "pairs.csv" in caplog.text
+
+
 def test_relative_file_names_stay_valid(tmp_path: Path) -> None:
     from PIL import Image
 

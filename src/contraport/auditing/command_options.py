@@ -142,8 +142,8 @@ class AuditOptions(BaseOptions):
     drop: bool = option(
         False,
         "Also write the data without the flagged pairs: `dropped.csv` for a .csv table and so on, the folder `dropped` "
-        "for a folder with a table of pairs, else `dropped.npz`; with three or more views, `dropped.npz` in which the "
-        "flagged views are missing.",
+        "for a folder with a table of pairs, else `dropped.npz`, with images of the size of the audit; with three or "
+        "more views, `dropped.npz` in which the flagged views are missing.",
         lifetime="machine",
     )
     repair: bool = option(

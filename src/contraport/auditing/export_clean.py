@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from contraport._utils.files import atomic_write, stage_files, write_npz
-from contraport._utils.formatting import pluralize
+from contraport._utils.formatting import join_names, pluralize
 from contraport._utils.text_bytes import TEXT_SHAPE, tensor_to_texts
 from contraport.auditing.command_options import Cleaning
 from contraport.auditing.result import Audit
@@ -144,6 +144,13 @@ def write_clean_data(
         else:
             names = [f"view{number}" for number in range(len(dataset.shapes))]
             arrays, view = dataset_to_arrays(dataset, names), names[repaired_view]
+            sizes = [f"{shape[2]} x {shape[1]}" for shape in dataset.shapes if len(shape) == 3]
+            if sizes and dataset.keys is not None:
+                log.warning(
+                    "%s: %s has images of %s pixels, without the names of their files; pairs.csv has the names (key), "
+                    "and which pairs are flagged.",
+                    cleaning, path.name, join_names(sizes),
+                )  # fmt: skip
         edits = RowEdits.from_audit(result, cleaning, audited, np.ones(len(arrays[view]), dtype=np.bool_))
         write_npz(path, _edit_training_arrays(arrays, edits, view))
     return path
