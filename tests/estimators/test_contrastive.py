@@ -204,9 +204,17 @@ def test_rejects_y_of_a_wrong_length_or_kind():
     for X in (VECTORS, VIEWS):
         with raises_usage_error("y.shape", 40, (7,)):
             build_encoder().fit(X, np.arange(7) % 2)
-    for y in (None, np.linspace(0, 1, 40)):  # real numbers are no classes
+    for fit in ("fit", "partial_fit"):
         with raises_usage_error("labels.missing", "y to fit"):
-            build_encoder(objective="sup-con").fit(VECTORS, y)
+            getattr(build_encoder(objective="sup-con"), fit)(VECTORS)
+        for y, kind in (
+            (np.linspace(0, 1, 40), "continuous"),
+            (np.eye(40, 3, dtype=int) + np.eye(40, 3, 1, dtype=int), "multilabel"),
+        ):
+            with raises_usage_error("y.not_categorical", kind, y.shape):
+                getattr(build_encoder(objective="sup-con"), fit)(VECTORS, y)
+    with raises_usage_error("y.not_categorical", "None in row 1"):
+        build_encoder(objective="sup-con").fit(VECTORS, np.array(["a", None] * 20, dtype=object))
 
 
 def test_features_improve_with_training():

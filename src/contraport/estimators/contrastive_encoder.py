@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import combinations
 from typing import Any, Self, TypeGuard, cast
@@ -27,7 +28,7 @@ from contraport.auditing.result import Audit, build_online_audit
 from contraport.catalog import apply_recipe
 from contraport.catalog.objectives import info_nce
 from contraport.data import Batch, BatchOrder, Dataset, build_loader, from_arrays
-from contraport.data.array_datasets import as_array, as_weight_per_item, check_equal_shapes
+from contraport.data.array_datasets import as_array, as_weight_per_item, check_equal_shapes, factorize
 from contraport.embedding import LoaderConfig, extract_item_features, fixed_seed, inference_mode
 from contraport.encoders import FeatureExtractor, Model
 from contraport.errors import UsageError, check, rename_argument, suggest_keywords
@@ -202,7 +203,8 @@ class ContrastiveEncoder(_UnwrappedTransformMixin, ClassNamePrefixFeaturesOutMix
 
         Args:
             X: (n, ...), or a tuple of such views, or a dict of them by name.
-            y: (n,), the class of each item, for objectives that need labels, such as sup-con.
+            y: (n,), the class of each item, an integer or string, for objectives that need labels, such as sup-con.
+                Other objectives ignore it.
             sample_weight: (n,), nonnegative weight of each item's term in the loss. How often others are compared with
                 the item does not change, so a weight of two is not the item given twice.
 
@@ -211,7 +213,8 @@ class ContrastiveEncoder(_UnwrappedTransformMixin, ClassNamePrefixFeaturesOutMix
             ValueError: X fails scikit-learn's checks.
         """
         dataset = self._build_dataset(X, y, sample_weight, reset=True, min_items=2)
-        self._initialize_training(dataset, self._resolve_settings())
+        with _explain_missing_labels(y):
+            self._initialize_training(dataset, self._resolve_settings())
         if self.audit:
             views = len(dataset.shapes)
             check(views == 2, f"audit: requires two views here, got {views}; `contraport.train` takes more.", "views")
@@ -238,9 +241,10 @@ class ContrastiveEncoder(_UnwrappedTransformMixin, ClassNamePrefixFeaturesOutMix
         settings = self._resolve_settings() if first else None
         has_bank = (self._negatives if settings is None else settings.negatives) == "bank"
         check(not has_bank, "negatives: a bank stores one embedding for each item of a fit; use fit.", "partial_fit")
-        if settings is not None:
-            self._initialize_training(dataset, settings)
-        self._train(dataset, num_epochs=1, lr_scheduler="constant")
+        with _explain_missing_labels(y):
+            if settings is not None:
+                self._initialize_training(dataset, settings)
+            self._train(dataset, num_epochs=1, lr_scheduler="constant")
         return self
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[np.object_]:
@@ -352,7 +356,11 @@ class ContrastiveEncoder(_UnwrappedTransformMixin, ClassNamePrefixFeaturesOutMix
         number = items if weights is None else len(weights)
         check(number == items, f"sample_weight: must have one value for each of {items} items, got {number}.", "shape")
         with rename_argument("y", "labels"):
-            is_class = y is not None and type_of_target(y, input_name="y") in ("binary", "multiclass")
+            try:
+                is_class = y is not None and type_of_target(y, input_name="y") in ("binary", "multiclass")
+            except TypeError:  # values of several types, or None, cannot be sorted
+                factorize("y", np.asarray(y))
+                raise
             codes = np.unique(np.asarray(y), return_inverse=True)[1] if is_class else None
             dataset = from_arrays(arrays, codes, weights=weights, name="X", argument="X")
         if reset:
@@ -445,6 +453,20 @@ class _LossCurveRecorder(Callback):
         losses, self._losses = torch.stack(self._losses).tolist(), []
         self._encoder.loss_curve_.append(sum(losses) / len(losses))
         self._encoder.n_iter_ = loop.step
+
+
+@contextmanager
+def _explain_missing_labels(y: ArrayLike | None) -> Iterator[None]:
+    """Turn the error of an objective without labels into one that names the kind of the given y, if there is one."""
+    try:
+        yield
+    except UsageError as error:
+        if error.code != "labels.missing" or y is None:
+            raise
+        got = f"{type_of_target(y)} values of shape {np.shape(y)}"
+        message = f"y: must be one class per item, integers or strings, for this objective, got {got}."
+        remedy = "For items of several classes, call the loss with labels (n, classes) in your own training loop."
+        raise UsageError(f"{message} {remedy}", kind="not_categorical") from error
 
 
 def _is_dict_of_views(X: object) -> TypeGuard[Mapping[str, ArrayLike]]:
