@@ -502,6 +502,14 @@ def test_rejects_empty_mixed_and_single_texts(X, code, values):
         ContrastiveEncoder().fit(X)
 
 
+@pytest.mark.parametrize(
+    ("X", "view"), [(np.ones((40, 6)), "view0"), ({"a": VECTORS, "b": np.ones((40, 2))}, "b"), (["same"] * 40, "view0")]
+)
+def test_warns_of_a_constant_view(X, view):
+    with pytest.warns(UserWarning, match=f"X: view '{view}' is the same"):
+        build_encoder().fit(X)
+
+
 def test_encoder_of_texts_rejects_numbers():
     encoder = ContrastiveEncoder(epochs=1, random_state=0).fit(TEXTS)
     with raises_usage_error("X.shape", "as in fit"):

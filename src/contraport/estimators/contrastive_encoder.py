@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -392,6 +393,10 @@ class ContrastiveEncoder(_UnwrappedTransformMixin, ClassNamePrefixFeaturesOutMix
         check_settings_valid_and_available(settings, objective)
         objective = copy.deepcopy(objective)
         steps_per_epoch = self._num_batches_per_epoch(len(dataset))
+        view = None if dataset.has_missing_or_distrusted_views else dataset.find_constant_view(num_sampled_items=50)
+        if view is not None:
+            message = f"X: view {view!r} is the same in all items read: nothing can be learned from it. Check the data."
+            warnings.warn(message, UserWarning, stacklevel=3)
         self.training_module_ = build_training_module(settings, dataset, objective, steps_per_epoch=steps_per_epoch)
         self.training_module_.to(resolve_available_device(self.device)).views.release_data()
         self.loss_curve_ = []
