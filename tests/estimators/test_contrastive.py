@@ -343,6 +343,9 @@ def test_frame_of_a_single_view_has_its_feature_names():
     sound_features = fitted.transform({"sound": sound})
     assert list(sound_features.columns) == [f"contrastiveencoder_sound_{number}" for number in range(256)]
     pd.testing.assert_frame_equal(fitted.transform({"text": text}), both)
+    assert list(both.index) == list(sound_features.index) == list(text.index)
+    both = build_encoder().set_output(transform="pandas").fit_transform((VECTORS, text))
+    assert list(both.index) == list(text.index)
     np.testing.assert_array_equal(sound_features, fitted.set_output(transform="default").transform({"sound": sound}))
     with config_context(transform_output="pandas"):
         sound_features = build_encoder().fit((text, sound)).transform({"1": sound})

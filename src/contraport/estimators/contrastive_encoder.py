@@ -58,7 +58,7 @@ class _UnwrappedTransformMixin:
     def transform(self: ContrastiveEncoder, X: _ArrayOrViews) -> NDArray[np.float32]:  # type: ignore[misc]
         """Return the features of items, (m, features).
 
-        They are a data frame if `set_output` was called.
+        They are a data frame if `set_output` was called; in pandas with the index of X, or of its first view with one.
 
         Args:
             X: (m, ...), or views as in `fit`; or a dict with some of the views, by the names in `fit` ("0", "1", ... of
@@ -72,21 +72,26 @@ class _UnwrappedTransformMixin:
         views = None
         if _is_dict_of_views(X) and len(X) < len(self._names):
             views = [number for number, name in enumerate(self._names) if name in X]
-        return _AllOrSelectedViewsFeatureTransformer(self, views).transform(X)
+        frames = [view for view in (_find_dict_or_tuple_views(X) or {}).values() if hasattr(view, "iloc")]
+        return _AllOrSelectedViewsFeatureTransformer(self, X, views).transform(frames[0] if frames else X)
 
 
 class _AllOrSelectedViewsFeatureTransformer(TransformerMixin, BaseEstimator):
-    """Transformer that computes and names the features of all or some views."""
+    """Transformer that computes and names the features of all or some views.
 
-    def __init__(self, encoder: ContrastiveEncoder, views: Sequence[int] | None) -> None:
+    The items are an argument of the constructor, as scikit-learn takes the index of the argument of `transform`.
+    """
+
+    def __init__(self, encoder: ContrastiveEncoder, X: _ArrayOrViews, views: Sequence[int] | None) -> None:
         self.encoder = encoder
+        self.X = X
         self.views = views
         self._sklearn_output_config = getattr(encoder, "_sklearn_output_config", {})  # the setting of `set_output`
 
-    def transform(self, X: _ArrayOrViews) -> NDArray[np.float32]:
-        """Return the features of the items in X, (m, features)."""
+    def transform(self, with_index: object) -> NDArray[np.float32]:
+        """Return the features of the items, (m, features), as a frame with the index of `with_index` if it has one."""
         encoder, loader_config = self.encoder, LoaderConfig(device=resolve_available_device(self.encoder.device))
-        dataset = encoder._build_dataset(X, reset=False, views=self.views)
+        dataset = encoder._build_dataset(self.X, reset=False, views=self.views)
         model = encoder._model if self.views is None else FeatureExtractor(encoder._model, self.views)
         with fixed_seed(0, loader_config.device):  # loaders draw from the global generator
             return extract_item_features(model, dataset, encoder.training_module_.views, loader_config).numpy()
