@@ -354,6 +354,21 @@ def test_frame_of_a_single_view_has_its_feature_names():
     assert list(transformed.columns[[0, 256]]) == ["contrastiveencoder_0_0", "contrastiveencoder_1_0"]
 
 
+def test_columns_of_views_are_checked_by_name():
+    a, b = pd.DataFrame(VIEWS[0], columns=list("abcdef")), pd.DataFrame(VIEWS[1], columns=list("xyz"))
+    for views in ({"a": a, "b": b}, (a, b)):
+        fitted = build_encoder().fit(views)
+        features = fitted.transform(views)
+        with raises_usage_error("X.column_names", "same order"):
+            fitted.transform({"a": a, "b": b[["z", "y", "x"]]} if isinstance(views, dict) else (a, b[["z", "y", "x"]]))
+        with raises_usage_error("X.column_names", "- w"):
+            fitted.partial_fit((a, b.rename(columns={"x": "w"})))
+        del fitted._column_name_holders  # as in an older pickle
+        np.testing.assert_array_equal(fitted.transform(views), features)
+    with raises_usage_error("X.column_names", "same order"):
+        build_encoder().fit({"a": a, "b": b}).transform({"b": b[["z", "y", "x"]]})
+
+
 def test_get_feature_names_out():
     names = build_encoder().fit(VECTORS).get_feature_names_out()
     assert list(names[[0, 255]]) == ["contrastiveencoder0", "contrastiveencoder255"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import ot
+import pandas as pd
 import pytest
 import torch
 from sklearn.base import clone
@@ -88,6 +89,18 @@ def test_warns_about_too_few_iterations():
     with pytest.warns(ConvergenceWarning, match="max_iter=2"):
         estimator = InverseOT(temperature=TEMPERATURE, max_iter=2).fit(X, Y, compute_coupling(COST))
     assert estimator.n_iter_ == 2
+
+
+def test_columns_of_both_sides_are_checked_by_name():
+    rows, columns = pd.DataFrame(X[:9, :2], columns=["p", "q"]), pd.DataFrame(Y[:8, :2], columns=["u", "v"])
+    estimator = InverseOT(temperature=TEMPERATURE).fit(rows, columns, compute_coupling(COST[:9, :8]))
+    cost = estimator.predict(rows, columns)
+    with raises_usage_error("features_columns.column_names", "same order"):
+        estimator.predict(rows, columns[["v", "u"]])
+    with raises_usage_error("features_rows.invalid", "same order"):
+        estimator.predict(rows[["q", "p"]], columns)
+    del estimator._column_name_holder  # as in an older pickle
+    np.testing.assert_array_equal(estimator.predict(rows, columns), cost)
 
 
 def test_clone_keeps_the_parameters():

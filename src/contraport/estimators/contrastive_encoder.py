@@ -33,6 +33,7 @@ from contraport.data.array_datasets import as_array, as_weight_per_item, check_e
 from contraport.embedding import LoaderConfig, extract_item_features, fixed_seed, inference_mode
 from contraport.encoders import FeatureExtractor, Model
 from contraport.errors import UsageError, check, rename_argument, suggest_keywords
+from contraport.estimators.inverse_ot import check_column_names
 from contraport.options import warn_renamed
 from contraport.seeding import draw_seed, fork_rng_locked_at_ends
 from contraport.training.callbacks.finite_guard import FiniteGuard
@@ -66,7 +67,7 @@ class _UnwrappedTransformMixin:
 
         Raises:
             NotFittedError: `fit` has not been called.
-            ValueError: X differs from the fitted data in shape or views.
+            ValueError: X differs from the fitted data in shape, views or names of columns.
         """
         check_is_fitted(self, "training_module_")
         views = None
@@ -340,18 +341,26 @@ class ContrastiveEncoder(_UnwrappedTransformMixin, ClassNamePrefixFeaturesOutMix
         """Build a dataset from X after scikit-learn's checks."""
         # scikit-learn does not check for NaN: the error of `from_arrays` names the rows.
         rules: dict[str, Any] = {"allow_nd": True, "ensure_min_samples": min_items, "ensure_all_finite": False}
-        by_name, read = _find_dict_or_tuple_views(X), partial(validate_data, self, reset=reset, **rules)
+        by_name = _find_dict_or_tuple_views(X)
+        if reset:
+            # One unfitted estimator for each view: scikit-learn stores the names of its columns in it.
+            self._column_name_holders = {name: ContrastiveEncoder() for name in by_name or ()}
         arrays: Any
         if by_name is None:
             if isinstance(X, list) and texts_or_none_if_no_strings("X", X) is None:
                 check_equal_shapes("X", X)
-            arrays = _as_texts_or_array("X", X, read, min_items)
+            arrays = _as_texts_or_array("X", X, partial(validate_data, self, reset=reset, **rules), min_items)
         else:
             if _is_dict_of_views(X) and not reset:
                 fitted_views = f"views named {', '.join(map(repr, self._names))}" if self._names else "one array"
                 message = f"X: must be {fitted_views}, as in fit, got {', '.join(map(repr, X))}."
                 check(all(name in self._names for name in X), message, "views")
                 by_name = {name: X[name] for name in self._names if name in X}
+            holders = vars(self).get("_column_name_holders", {})  # older pickles have none
+            fitted_names = by_name if reset or _is_dict_of_views(X) else self._names  # a tuple may follow a dict
+            for name, fitted_name in zip(by_name, fitted_names, strict=False):  # `_shapes` are compared below
+                if fitted_name in holders:
+                    check_column_names(f"X[{name!r}]", by_name[name], holders[fitted_name], reset=reset)
             read = partial(check_array, **rules)
             arrays = {name: _as_texts_or_array(f"X[{name!r}]", view, read, min_items) for name, view in by_name.items()}
         items = len(arrays if by_name is None else next(iter(arrays.values())))

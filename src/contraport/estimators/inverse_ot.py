@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -108,7 +108,7 @@ class InverseOT(BaseEstimator):
         check_integer("max_iter", self.max_iter)
         check_nonnegative("ridge", self.ridge)
         x = self._validate_row_features(features_rows, reset=True)
-        y = as_finite_float64("features_columns", features_columns)
+        y = self._validate_column_features(features_columns, reset=True)
         observed = _as_unit_mass_tensor(observed_coupling, (len(x), len(y)))
         self.module_ = self._build_cost_module(x.shape[1], y.shape[1])
         rows, columns = torch.arange(len(x)), len(x) + torch.arange(len(y))  # rows and columns are different items
@@ -166,11 +166,11 @@ class InverseOT(BaseEstimator):
 
         Raises:
             NotFittedError: `fit` has not been called.
-            UsageError: the features have the wrong shape, or are not finite.
+            UsageError: the features have the wrong shape or names of columns, or are not finite.
         """
         check_is_fitted(self, "cost_")
         x = self._validate_row_features(features_rows, reset=False)
-        y = as_finite_float64("features_columns", features_columns)
+        y = self._validate_column_features(features_columns, reset=False)
         with torch.no_grad():
             return np.asarray(self.module_(x, y))
 
@@ -187,6 +187,15 @@ class InverseOT(BaseEstimator):
         except ValueError as error:
             raise UsageError(f"features_rows: {' '.join(str(error).split())}") from error
 
+    def _validate_column_features(self, features: ArrayLike, *, reset: bool) -> Tensor:
+        """Check the features of the column items, and return them as a finite float64 tensor."""
+        tensor = as_finite_float64("features_columns", features)
+        if reset:
+            self._column_name_holder = InverseOT()
+        if hasattr(self, "_column_name_holder"):  # older pickles lack it
+            check_column_names("features_columns", features, self._column_name_holder, reset=reset)
+        return tensor
+
     def _build_cost_module(self, num_row_features: int, num_column_features: int) -> nn.Module:
         """Build the bilinear cost or copy the given module, in double precision."""
         if isinstance(self.cost, nn.Module):
@@ -195,6 +204,20 @@ class InverseOT(BaseEstimator):
         if self.cost != "bilinear":
             raise unknown_name_error("cost", self.cost, ["bilinear"])
         return BilinearCost(num_row_features, num_column_features).double()
+
+
+def check_column_names(argument: str, features: Any, holder: BaseEstimator, *, reset: bool) -> None:
+    """Store the column names of a frame in `holder`, or check that they are those stored, in the same order.
+
+    As scikit-learn does for the X of an estimator: it warns if only one of the two has names.
+
+    Raises:
+        UsageError: the names or their order differ.
+    """
+    try:
+        validate_data(holder, features, reset=reset, skip_check_array=True, ensure_2d=False)
+    except ValueError as error:
+        raise UsageError(f"{argument}: {' '.join(str(error).split())}", kind="column_names") from error
 
 
 def double_center(cost: ArrayLike) -> NDArray[np.float64]:
