@@ -78,10 +78,7 @@ class _UnwrappedTransformMixin:
 
 
 class _AllOrSelectedViewsFeatureTransformer(TransformerMixin, BaseEstimator):
-    """Transformer that computes and names the features of all or some views.
-
-    The items are an argument of the constructor, as scikit-learn takes the index of the argument of `transform`.
-    """
+    """Transformer that computes and names the features of all or some views of X."""
 
     def __init__(self, encoder: ContrastiveEncoder, X: _ArrayOrViews, views: Sequence[int] | None) -> None:
         self.encoder = encoder
@@ -342,8 +339,7 @@ class ContrastiveEncoder(_UnwrappedTransformMixin, ClassNamePrefixFeaturesOutMix
         # scikit-learn does not check for NaN: the error of `from_arrays` names the rows.
         rules: dict[str, Any] = {"allow_nd": True, "ensure_min_samples": min_items, "ensure_all_finite": False}
         by_name = _find_dict_or_tuple_views(X)
-        if reset:
-            # One unfitted estimator for each view: scikit-learn stores the names of its columns in it.
+        if reset:  # scikit-learn stores the names of the columns of each view in an estimator
             self._column_name_holders = {name: ContrastiveEncoder() for name in by_name or ()}
         arrays: Any
         if by_name is None:
@@ -482,8 +478,7 @@ def _explain_missing_labels(y: ArrayLike | None) -> Iterator[None]:
     except UsageError as error:
         if error.code != "labels.missing" or y is None:
             raise
-        got = f"{type_of_target(y)} values of shape {np.shape(y)}"
-        message = f"y: must be one class per item, integers or strings, for this objective, got {got}."
+        message = f"y: must be one class per item for this objective, got {type_of_target(y)} of shape {np.shape(y)}."
         remedy = "For items of several classes, call the loss with labels (n, classes) in your own training loop."
         raise UsageError(f"{message} {remedy}", kind="not_categorical") from error
 

@@ -108,7 +108,9 @@ class InverseOT(BaseEstimator):
         check_integer("max_iter", self.max_iter)
         check_nonnegative("ridge", self.ridge)
         x = self._validate_row_features(features_rows, reset=True)
-        y = self._validate_column_features(features_columns, reset=True)
+        y = as_finite_float64("features_columns", features_columns)
+        self._column_name_holder = InverseOT()
+        check_column_names("features_columns", features_columns, self._column_name_holder, reset=True)
         observed = _as_unit_mass_tensor(observed_coupling, (len(x), len(y)))
         self.module_ = self._build_cost_module(x.shape[1], y.shape[1])
         rows, columns = torch.arange(len(x)), len(x) + torch.arange(len(y))  # rows and columns are different items
@@ -170,7 +172,9 @@ class InverseOT(BaseEstimator):
         """
         check_is_fitted(self, "cost_")
         x = self._validate_row_features(features_rows, reset=False)
-        y = self._validate_column_features(features_columns, reset=False)
+        y = as_finite_float64("features_columns", features_columns)
+        if hasattr(self, "_column_name_holder"):  # older pickles lack it
+            check_column_names("features_columns", features_columns, self._column_name_holder, reset=False)
         with torch.no_grad():
             return np.asarray(self.module_(x, y))
 
@@ -187,15 +191,6 @@ class InverseOT(BaseEstimator):
         except ValueError as error:
             raise UsageError(f"features_rows: {' '.join(str(error).split())}") from error
 
-    def _validate_column_features(self, features: ArrayLike, *, reset: bool) -> Tensor:
-        """Check the features of the column items, and return them as a finite float64 tensor."""
-        tensor = as_finite_float64("features_columns", features)
-        if reset:
-            self._column_name_holder = InverseOT()
-        if hasattr(self, "_column_name_holder"):  # older pickles lack it
-            check_column_names("features_columns", features, self._column_name_holder, reset=reset)
-        return tensor
-
     def _build_cost_module(self, num_row_features: int, num_column_features: int) -> nn.Module:
         """Build the bilinear cost or copy the given module, in double precision."""
         if isinstance(self.cost, nn.Module):
@@ -207,13 +202,7 @@ class InverseOT(BaseEstimator):
 
 
 def check_column_names(argument: str, features: Any, holder: BaseEstimator, *, reset: bool) -> None:
-    """Store the column names of a frame in `holder`, or check that they are those stored, in the same order.
-
-    As scikit-learn does for the X of an estimator: it warns if only one of the two has names.
-
-    Raises:
-        UsageError: the names or their order differ.
-    """
+    """Store the column names of a frame in `holder`, or check as scikit-learn does that they are those stored."""
     try:
         validate_data(holder, features, reset=reset, skip_check_array=True, ensure_2d=False)
     except ValueError as error:
