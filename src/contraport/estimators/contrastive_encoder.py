@@ -208,7 +208,6 @@ class ContrastiveEncoder(_UnwrappedTransformMixin, ClassNamePrefixFeaturesOutMix
         Args:
             X: (n, ...), or a tuple of such views, or a dict of them by name.
             y: (n,), the class of each item, an integer or string, for objectives that need labels, such as sup-con.
-                Other objectives ignore it.
             sample_weight: (n,), nonnegative weight of each item's term in the loss. How often others are compared with
                 the item does not change, so a weight of two is not the item given twice.
 
@@ -403,8 +402,7 @@ class ContrastiveEncoder(_UnwrappedTransformMixin, ClassNamePrefixFeaturesOutMix
         check_settings_valid_and_available(settings, objective)
         objective = copy.deepcopy(objective)
         steps_per_epoch = self._num_batches_per_epoch(len(dataset))
-        view = None if dataset.has_missing_or_distrusted_views else dataset.find_constant_view(num_sampled_items=50)
-        if view is not None:
+        if not dataset.has_missing_or_distrusted_views and (view := dataset.find_constant_view(50)) is not None:
             message = f"X: view {view!r} is the same in all items read: nothing can be learned from it. Check the data."
             warnings.warn(message, UserWarning, stacklevel=3)
         self.training_module_ = build_training_module(settings, dataset, objective, steps_per_epoch=steps_per_epoch)
@@ -438,15 +436,9 @@ class ContrastiveEncoder(_UnwrappedTransformMixin, ClassNamePrefixFeaturesOutMix
         start = Position(completed_epochs=len(self.loss_curve_), step=self.n_iter_)
         module.train()
         with fork_rng_locked_at_ends(range(torch.cuda.device_count())):
+            epochs, device = start.completed_epochs + num_epochs, resolve_available_device(self.device)
             Loop(
-                module,
-                batches,
-                optimizer,
-                schedule,
-                epochs=start.completed_epochs + num_epochs,
-                start=start,
-                device=resolve_available_device(self.device),
-                callbacks=callbacks,
+                module, batches, optimizer, schedule, epochs=epochs, start=start, device=device, callbacks=callbacks
             ).run()
         if audit_callback is not None:
             self.audit_ = build_online_audit(dataset.name, audit_callback.build_result_arrays())

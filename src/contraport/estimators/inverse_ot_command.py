@@ -71,8 +71,7 @@ class LearnedCost(NamedTuple):
     @property
     def explained_share(self) -> float:
         """Share of the mutual information of rows and columns that the cost explains; 0 if there is none."""
-        is_independent = self.independent_kl < 1e-12  # zero, up to the rounding of a sum of float64
-        return 0.0 if is_independent else 1 - self.kl_divergence / self.independent_kl
+        return 1 - self.kl_divergence / self.independent_kl if self.independent_kl > 1e-12 else 0.0  # 1e-12: rounding
 
     def __str__(self) -> str:
         n, m = self.plan.shape
