@@ -266,7 +266,7 @@ Details: [pairs found](audit-results.md); [training runs, repairs, and what did 
 | an encoder from pairs of which some may be wrong | `train --audit`; without wrong pairs it flagged at most 2 in 100 |
 | repaired pairs | `contraport audit --repair`, or its page |
 | an audit of vectors from a good encoder | `--method frozen`: seconds for thousands of pairs, minutes for a million |
-| a second opinion | `--method crossfit`, tens of training runs; it found no more wrong pairs (one seed) |
+| a second opinion, with few copies | `--method crossfit`: tens of trainings; it found no more wrong pairs (one seed) |
 
 Of more than two views, choose two (`--given_views photo caption`), or audit [all of them](#three-or-more-views). All
 pairs are scored, except those of the data's own test split and those that lack a view, whose number is logged.
@@ -311,7 +311,9 @@ Networks memorize wrong pairs, so a useful score must not depend on what was mem
   For vectors of at most 1,024 numbers, both are also asked about the raw inputs. A score is the mean over all
   scorings so far. The lowest, as many as the estimated share, are dropped until the next scoring.
 - **crossfit**: encoders score pairs that they were not trained on (`--folds`, `--repeats`); suspects are dropped, and
-  everything is fitted again (`--rounds`).
+  everything is fitted again (`--rounds`). Pairs that share a content, such as a class or a caption, are held out
+  together, so the encoders score contents that they have not seen. The fewer different contents, the worse the scores;
+  fewer than 50 are refused: use online.
 - **frozen**: the views are vectors from an existing encoder; nothing is trained, and nothing is standardized. Rows are
   compared by their cosine, so columns of large units or with a large offset (timestamps) outweigh all others: the
   ranking gets worse, down to no share at all. Standardize tables of measurements first, such as by `StandardScaler` of

@@ -440,6 +440,15 @@ def test_interval_contains_the_share_if_one_view_has_few_contents(seed: int) -> 
     assert low <= (first != second).mean() <= high
 
 
+@pytest.mark.parametrize(("contents", "code"), [(49, "method.too_few_contents"), (50, "folds.too_many")])
+def test_crossfit_requires_as_many_contents_as_pairs(contents: int, code: str) -> None:
+    """Pairs of one content are held out together, so no encoder has seen the content of the pairs that it scores."""
+    random = np.random.default_rng(0)
+    data = random.normal(size=(ITEMS, 6)), random.normal(size=(contents, 4))[np.arange(ITEMS) % contents]
+    with raises_usage_error(code, contents, ITEMS):
+        contraport.audit(data=data, method="crossfit", folds=26, epochs=1, progress=False)
+
+
 def test_rejects_data_without_wrong_combinations() -> None:
     random = np.random.default_rng(0)
     first, second = np.indices((10, 10)).reshape(2, -1)

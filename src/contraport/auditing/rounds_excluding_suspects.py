@@ -148,7 +148,17 @@ def train_crossfit_rounds(
     """
     rounds, repeats = saved_scores.scores_by_round.shape[:2]
     groups = draw_groups_of_exchanging_sets(dataset, seed=settings.seed)
-    message = f"folds: must be at most {len(groups)}, half of the different pairs, got {folds}."
+    contents = sum(map(len, groups))
+    message = (
+        f"method: crossfit requires at least {MIN_PAIRS} different contents, got {contents} in {len(dataset):,} pairs. "
+        "Pairs that share a content are held out together, so encoders would score contents that they have not seen; "
+        "use the method online."
+    )
+    check(contents >= MIN_PAIRS, message, "too_few_contents")
+    message = (
+        f"folds: must be at most {len(groups)}, half of the {contents} different contents of {len(dataset):,} pairs, "
+        f"got {folds}."
+    )
     check(folds <= len(groups), message, "too_many")
     partners = exchange_partners_across_sets(groups)
     trusted, paired, result = torch.arange(len(dataset)), None, None
