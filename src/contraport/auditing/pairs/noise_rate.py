@@ -129,11 +129,13 @@ def estimate_separation_auc(scores: Scores, mismatch_scores: Scores, noise_rate:
     >>> mismatches = np.arange(10.0)
     >>> estimate_separation_auc(np.concatenate([mismatches, mismatches + 10]), mismatches, 0.5)
     1.0
+    >>> estimate_separation_auc(mismatches, mismatches, 0.0), estimate_separation_auc(mismatches - 5, mismatches, 0.9)
+    (0.5, 0.0)
     """
     if noise_rate >= 1:
         return 0.0
     mixed = area_under_roc_curve(scores, mismatch_scores)
-    return min(1.0, (mixed - noise_rate / 2) / (1 - noise_rate))
+    return min(max((mixed - noise_rate / 2) / (1 - noise_rate), 0.0), 1.0)
 
 
 def is_rate_reliable(scores: Scores, mismatch_scores: Scores, assumed_noise_rate: float) -> bool:
