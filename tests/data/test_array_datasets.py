@@ -1,3 +1,6 @@
+import logging
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -169,3 +172,23 @@ def test_accepts_classes_of_object_arrays(values):
 def test_rejects_invalid_classes_of_object_arrays(values):
     with raises_usage_error("labels.not_categorical", "1"):
         from_arrays(np.ones((3, 2)), labels=np.array(values, dtype=object))
+
+
+def test_warns_of_numbers_that_float32_does_not_distinguish(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    random = np.random.default_rng(0)
+    seconds = 1.7e9 + random.integers(0, 120, 40)
+    columns = {"age": random.normal(size=40), "time": seconds, "offset": 1e6 + random.normal(size=40)}
+    columns |= {"far": 1e5 + random.normal(size=40), "day": seconds * 1e3, "constant": np.full(40, 0.1) + 1e-17}
+    array = np.stack(list(columns.values()), axis=1)
+    path = tmp_path / "table.csv"
+    np.savetxt(path, array, delimiter=",", header=",".join(columns), comments="", fmt="%.17g")
+    for split in ("train", "test"):
+        load(path, split)
+    from_arrays(array, name="array")
+    from_arrays(array.astype(np.float32), name="singles")
+    from_arrays(array - array.min(0), name="shifted")
+    warnings = [record.args[:3] for record in caplog.records if record.levelno == logging.WARNING]
+    assert warnings == [
+        (str(path), "3 columns", ["time", "offset", "day"]),
+        ("array", "3 columns", [1, 2, 4]),
+    ]

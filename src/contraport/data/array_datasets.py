@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,11 +12,14 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from contraport._utils.formatting import pluralize
 from contraport._utils.text_bytes import check_nonblank_texts, texts_or_none_if_no_strings
 from contraport.data.dataset import Dataset
 from contraport.data.splits import Codes, PositionArray
 from contraport.data.stores import MAPPED_BLOCK_BYTES, ArrayStore, MappedRowStore, PackedTextStore, Store, combine_views
 from contraport.errors import UsageError, check, check_all_values
+
+_log = logging.getLogger(__name__)
 
 ArrayLikeOrTensor: TypeAlias = ArrayLike | Tensor
 """Anything that NumPy converts to an array, or a tensor."""
@@ -87,6 +91,9 @@ def from_arrays(
         _build_view_store(place, view, absent=missing, copy=copy)
         for (place, view), missing in zip(arrays.items(), absent, strict=True)
     ]
+    for place, view in arrays.items():
+        if isinstance(view, np.ndarray):
+            warn_of_float32_rounding(name if len(arrays) == 1 else f"{name}: {place}", find_extremes_if_rounded(view))
     rows = [len(store) for store in stores]
     check(len(set(rows)) == 1, f"{argument}: the views must have equal numbers of rows, got {rows}.", "rows")
     label_codes, class_names = factorize_to_tensor("labels", labels)
@@ -294,6 +301,33 @@ def _check_finite(argument: str, original_and_float32_blocks: Iterable[tuple[np.
     where = f"{problem} in {np.sum(~finite)} of {len(finite)} rows, first in row {np.argmin(finite)}"
     message = f"{argument}: must be finite, got {where}; leave these rows out, or fill them in."
     check(bool(finite.all()), message, "overflow" if is_given_finite else "not_finite")
+
+
+def find_extremes_if_rounded(values: np.ndarray) -> list[np.ndarray]:
+    """Return the minima and the maxima of each feature or channel, or [] for a type of numbers that float32 holds."""
+    if values.dtype.kind not in "iuf" or np.can_cast(values.dtype, np.float32):
+        return []
+    others = (0, *range(2, values.ndim))
+    return [bound.reduce(values, axis=others).astype(np.float64) for bound in (np.fmin, np.fmax)]
+
+
+def warn_of_float32_rounding(data_name: str, extremes: list[np.ndarray], column_names: Sequence[str] = ()) -> None:
+    """Warn of features whose spread is so small that rounding to float32 changes them, given their extremes."""
+    if extremes:
+        low, high = np.min(extremes, axis=0), np.max(extremes, axis=0)
+        largest = np.maximum(np.abs(low), np.abs(high))
+        # Below 200 steps of float32, rounding is about 1% of the standard deviation; 1e-12 is the rounding of float64.
+        near = (high - low < 200 * np.spacing(largest.astype(np.float32))) & (high - low > 1e-12 * largest)
+        if near.any():
+            names = column_names if len(column_names) == len(low) else range(len(low))
+            _warn_once(data_name, tuple([names[place] for place in np.flatnonzero(near).tolist()]), low.tobytes())
+
+
+@lru_cache
+def _warn_once(data_name: str, names: tuple[Any, ...], _content: bytes) -> None:
+    """Log the warning once for the same data: its splits are loaded one after the other."""
+    message = "%s: rounding to float32 changes %s, of small spread: %s; subtract their minimum first"
+    _log.warning(message, data_name, pluralize(len(names), "column"), list(names[:10]))
 
 
 def factorize(argument: str, values: ArrayLikeOrTensor) -> tuple[Codes, tuple[str, ...]]:

@@ -298,22 +298,11 @@ class SubsetStore(StoreWrapper):
 
 
 @dataclass(frozen=True)
-class ReorderedStore(Store):
-    """Store of one view, with its features or channels in another order, whose digests are those of the result."""
+class ReorderedStore(StoreWrapper):
+    """Store of one view, with its features or channels in another order."""
 
-    store: Store
     order: tuple[int, ...]
-
-    @property
-    def shapes(self) -> tuple[Shape, ...]:
-        return self.store.shapes
-
-    @property
-    def is_in_memory(self) -> bool:
-        return self.store.is_in_memory
-
-    def __len__(self) -> int:
-        return len(self.store)
+    view_content_digests = Store.view_content_digests  # of the reordered items
 
     def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
         return tuple(view[:, list(self.order)] for view in self.store.fetch_views(positions))

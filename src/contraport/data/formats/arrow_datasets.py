@@ -17,7 +17,14 @@ from torch import Tensor
 
 from contraport._utils.formatting import format_options, join_names
 from contraport._utils.text_bytes import check_nonblank_texts
-from contraport.data.array_datasets import as_number_per_item, as_view_tensor, as_weight_per_item, factorize
+from contraport.data.array_datasets import (
+    as_number_per_item,
+    as_view_tensor,
+    as_weight_per_item,
+    factorize,
+    find_extremes_if_rounded,
+    warn_of_float32_rounding,
+)
 from contraport.data.dataset import Dataset
 from contraport.data.formats import data_format
 from contraport.data.formats.arrow_columns import (
@@ -423,6 +430,7 @@ def _build_view(
 def _read_numbers_in_blocks(rows: TableRows, names: tuple[str, ...], table_name: str) -> Tensor:
     """Read numbers of an Arrow table in blocks, to bound the memory."""
     numbers: Tensor | None = None
+    extremes = list[np.ndarray]()
     size = max(1, _CONVERTED_BYTES_PER_BLOCK * len(rows.table) // max(rows.table.nbytes, 1))
     for start in range(0, len(rows.table), size):
         block = rows.table.slice(start, size)
@@ -433,7 +441,8 @@ def _read_numbers_in_blocks(rows: TableRows, names: tuple[str, ...], table_name:
         if len(places) == 0:
             continue
         try:
-            part = _numbers_to_view_tensor(block, names, table_name)
+            values = read_numeric_columns(block, names, table_name)
+            part = as_view_tensor(f"data: {table_name}", values)
             numbers = part.new_empty(len(rows), *part.shape[1:]) if numbers is None else numbers
             check(part.shape[1:] == numbers.shape[1:], "blocks must have equal shapes.")
         except UsageError:
@@ -441,6 +450,8 @@ def _read_numbers_in_blocks(rows: TableRows, names: tuple[str, ...], table_name:
                 rows.read(), names, table_name
             )  # its message counts the rows of the whole table
         numbers[torch.from_numpy(places)] = part
+        extremes += find_extremes_if_rounded(values)
+    warn_of_float32_rounding(table_name, extremes, names)
     assert numbers is not None
     return numbers
 
