@@ -152,6 +152,17 @@ def test_gives_no_share_of_a_view_without_a_reliable_pair(partly_unknown: ViewAu
     assert json.loads((tmp_path / "audit.json").read_text())["noise_rates"]["d"] is None
 
 
+def test_gives_no_share_of_a_view_whose_pairs_nearly_all_look_wrong(
+    views: dict[str, np.ndarray], view_audit: ViewAudit
+) -> None:
+    """Such pairs share too little more often than they are wrong."""
+    audits = {
+        pair: replace(one, noise_rate=1.0, noise_interval=(0.99, 1.0)) if "d" in pair else one
+        for pair, one in view_audit.pair_audits.items()
+    }
+    assert ViewAudit.from_pair_audits(from_arrays(views), audits).views_of_unknown_rate == ("d",)
+
+
 def test_flags_no_view_if_one_of_three_shares_nothing(views: dict[str, np.ndarray], partly_unknown: ViewAudit) -> None:
     """The share of the only reliable pair does not determine which of its two views is wrong."""
     names = ("a", "b", "d")

@@ -14,6 +14,7 @@ from contraport._utils.files import write_json, write_npz
 from contraport._utils.formatting import format_percent, join_names
 from contraport._utils.notebook_tables import format_html_rows
 from contraport.auditing.export_clean import dataset_to_arrays
+from contraport.auditing.pairs.mismatch_dropping_callback import MAX_DROPPED_SHARE
 from contraport.auditing.pairs.view_log_odds import (
     estimate_view_noise_rates,
     find_views_with_known_rate,
@@ -75,7 +76,11 @@ class ViewAudit:
         """Combine the audits of all view pairs into one result."""
         names = dataset.view_names
         pair_rates = {pair: audit.noise_rate for pair, audit in pair_audits.items()}
-        reliable = {pair: pair_rates[pair] for pair, audit in pair_audits.items() if audit.is_rate_reliable}
+        reliable = {
+            pair: audit.noise_rate
+            for pair, audit in pair_audits.items()
+            if audit.is_rate_reliable and audit.noise_interval[1] <= MAX_DROPPED_SHARE
+        }
         rates, is_known = estimate_view_noise_rates(names, pair_rates), find_views_with_known_rate(names, reliable)
         if is_known.any():
             rates[is_known] = estimate_view_noise_rates(names, reliable)[is_known]
