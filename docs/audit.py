@@ -338,7 +338,7 @@ With more views, the audit names *the view* of an item that is wrong. Each pair 
 scores of all pairs give the probability of each combination of at most three wrong views. `views.csv` has a score for
 each view of each item (below 0: probably wrong); `--drop` writes `dropped.npz`, in which flagged views are missing.
 
-The shares of the views follow from those of the pairs of views. Only pairs of views whose share is reliable count, and
+The shares of the views follow from those of the pairs of views. Only reliable shares of at most two thirds count, and
 a view whose share they do not determine gets none (NaN) and is not flagged. If one of three views shares nothing with
 the others, this holds for all three: the share of the remaining pair may be of either view, so audit that pair alone
 (`--given_views`). A frozen audit refuses, and names the pair of views, if too few pairs are left to score others by.
