@@ -45,7 +45,9 @@ def largest_tensor_of_loss(name, rows):
         attributes = {} if name in OF_COORDINATES else {"ids": torch.arange(ITEMS)[rows] // 2}
         if name in RANKING:
             attributes |= {"weights": torch.arange(ITEMS)[rows] % 5}
-        loss(z0, z1, labels=labels, features=torch.randn(ITEMS, 3)[rows], **attributes).backward()
+        attributes |= {"labels": labels, "features": torch.randn(ITEMS, 3)[rows]}
+        unread = loss.unread_item_options()
+        loss(z0, z1, **{name: value for name, value in attributes.items() if name not in unread}).backward()
     return recorded.entries, recorded.operation
 
 

@@ -952,3 +952,37 @@ def test_rejects_three_views_of_different_items():
     z = torch.randn(6, 5)
     with raises_usage_error("z2.shape"):
         contraport.cmc()(z, z, z[:4])
+
+
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        (lambda *z: contraport.nt_xent()(*z, labels=LABELS), "labels.unused"),
+        (lambda *z: contraport.nt_xent().plan(*z, labels=LABELS), "labels.unused"),
+        (lambda *z: contraport.vic_reg()(*z, labels=LABELS), "labels.unused"),
+        (lambda *z: contraport.sup_con()(*z, labels=LABELS, target=torch.eye(14)), "labels.unused"),
+        (lambda *z: contraport.info_nce()(*z, domains=LABELS), "domains.unused"),
+        (lambda *z: contraport.info_nce()(*z, features=z[0]), "features.unused"),
+        (lambda *z: contraport.byol()(*z, column_weights=LABELS + 1), "column_weights.conflict"),
+        (lambda *z: contraport.cosent()(*z, weights=LABELS, ids=IDS), "ids.conflict"),
+        (
+            lambda *z: contraport.SumLoss({contraport.nt_xent(): 1.0, contraport.byol(): 1.0})(*z, labels=LABELS),
+            "labels.unused",
+        ),
+    ],
+)
+def test_rejects_values_per_item_that_nothing_reads(call, code):
+    with raises_usage_error(code):
+        call(*views())
+
+
+def test_sum_accepts_values_per_item_that_one_objective_reads():
+    parts = contraport.sup_con(), contraport.byol()
+    value = contraport.SumLoss(dict.fromkeys(parts, 1.0))(*views(), labels=LABELS, ids=IDS)
+    torch.testing.assert_close(value, parts[0](*views(), labels=LABELS, ids=IDS) + parts[1](*views()))
+
+
+def test_labels_that_nothing_reads_can_be_left_out():
+    options = {"labels": LABELS, "domains": LABELS, "reduction": "none"}
+    assert contraport.nt_xent().without_unread_labels(options) == {"reduction": "none"}
+    assert contraport.sup_con().without_unread_labels(options) == {"labels": LABELS, "reduction": "none"}

@@ -111,7 +111,8 @@ def _compute_item_loss_arrays(context: EvalContext, positions: Tensor) -> Arrays
     try:
         views = embed_views(model, items, context.views, context.loader_config, context.name, project=True)
         with torch.no_grad():
-            values = objective(*views, labels=items.labels, domains=items.domains, reduction="none")
+            options = objective.without_unread_labels({"labels": items.labels, "domains": items.domains})
+            values = objective(*views, **options, reduction="none")
     except UsageError:  # it needs a fact that test items lack, or has no values per row
         return {}
     return {"losses": values.float().reshape(-1, len(positions)).mean(dim=0).cpu().numpy()}
@@ -130,8 +131,8 @@ def compute_sample_plan_arrays(
     with fixed_seed(0, loader_config.device), inference_mode(model):
         made = views(loader_config.views_to_device(batch))
         z0, z1 = (z.float() for z in model.project(model.encode(made))[:2])
-        plan = objective.plan(z0, z1, labels=batch.labels, domains=batch.domains)
-        target = objective.target_plan(z0, z1, labels=batch.labels, domains=batch.domains)
+        options = objective.without_unread_labels({"labels": batch.labels, "domains": batch.domains})
+        plan, target = objective.plan(z0, z1, **options), objective.target_plan(z0, z1, **options)
     arrays: ArraysByName = {
         "plan": plan.cpu().numpy(),
         "target": target.cpu().numpy(),

@@ -87,7 +87,8 @@ class TrainerLoss(nn.Module):
         views = [outputs[name] for name in self.outputs]
         for view in views:
             check_type("outputs", view, Tensor, "embeddings (n, d)")
-        loss: Tensor = self.objective(*views, labels=labels, temperature=temperature)
+        options = self.objective.without_unread_labels({"labels": labels, "temperature": temperature})
+        loss: Tensor = self.objective(*views, **options)
         if self.arguments is None:
             return loss
         # Divided by what the trainer multiplies by.

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 CallOptionValue: TypeAlias = Any
 """Value of a keyword argument of `Loss.forward`."""
 
+LABEL_OPTION_NAMES = ("labels", "domains")
+"""Names of the values per item that data have whatever the loss."""
+
 PerItemCallOption: TypeAlias = Tensor | np.ndarray | Sequence[Any]
 """Values per item as a tensor, array or list of numbers; for views of different items, a pair of these."""
 
@@ -130,6 +133,15 @@ class Loss(nn.Module, ABC):
     def requires_features_argument(self, target: Target | None = None) -> bool:
         """Return whether a call with `target` requires the argument ``features=``."""
 
+    def unread_item_options(self, target: Any = None) -> tuple[str, ...]:
+        """Return the names of the values per item that a call with `target` refuses, as nothing reads them."""
+        return ()
+
+    def without_unread_labels(self, options: dict[str, CallOptionValue]) -> dict[str, CallOptionValue]:
+        """Return the options of a call without labels and domains that nothing reads: data have them for any loss."""
+        unread = self.unread_item_options(options.get("target"))
+        return {name: value for name, value in options.items() if name not in unread or name not in LABEL_OPTION_NAMES}
+
     @abstractmethod
     def target_refusal_message(self, target: Target) -> str | None:
         """Return why the loss does not support a target, or None."""
@@ -218,7 +230,7 @@ class Loss(nn.Module, ABC):
                 processes.
 
         Raises:
-            UsageError: an argument has the wrong type, shape or value, or excludes another.
+            UsageError: an argument has the wrong type, shape or value, excludes another, or is not read.
         """
         options = {
             "labels": labels, "domains": domains, "ids": ids, "weights": weights, "column_weights": column_weights,

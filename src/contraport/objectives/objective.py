@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from contraport.engine import Kernel, autocast_disabled
 from contraport.errors import UsageError, check, check_finite, check_type, is_number, unknown_name_error
 from contraport.objectives.constraints import Constraint, LogMarginals, PlanRequest, Rows
 from contraport.objectives.divergences import KL, Divergence
-from contraport.objectives.inputs import as_distinct_views
+from contraport.objectives.inputs import ITEM_OPTION_NAMES, as_distinct_views
 from contraport.objectives.layout_wrappers import LeadingCoordinates, NestedCoordinates
 from contraport.objectives.layouts import Block, Cross, Joint, Layout, PairPattern
 from contraport.objectives.loss import CallOptionValue, Loss, add_terms
@@ -27,6 +28,9 @@ from contraport.objectives.matching_problem import (
 from contraport.objectives.plan import PlanWithTarget
 from contraport.objectives.targets import Pairs, Target
 from contraport.options import keep_deprecated_attributes
+
+_TARGET_BY_ATTRIBUTE = {"labels": "Labels()", "domains": "Domains()", "features": "SoftNeighbors()"}
+"""Example of a target that reads each attribute, for errors."""
 
 
 class Objective(Loss):
@@ -130,6 +134,17 @@ class Objective(Loss):
 
     def requires_features_argument(self, target: Target | None = None) -> bool:
         return self.layout.traits.requires_features_argument or (target or self.target).requires_features_argument
+
+    def unread_item_options(self, target: Any = None) -> tuple[str, ...]:
+        rule = self.target if target is None else target
+        read = ["weights", *rule.read_attributes] if isinstance(rule, Target) else ["weights"]  # a matrix or pairs
+        if self.layout.traits.requires_features_argument or getattr(rule, "requires_features_argument", False):
+            read += ["features"]
+        if any(term.repels for term in (self.divergence, *self.penalties)):
+            read += ["ids", "column_weights"]
+        if self.requires_ids or not getattr(rule, "positives_from_views", False):
+            read += ["ids"]
+        return tuple([name for name in ITEM_OPTION_NAMES if name not in read])
 
     def target_refusal_message(self, target: Target) -> str | None:
         """Return why the objective does not support a target, or None.
@@ -264,6 +279,8 @@ class Objective(Loss):
             if reduction_to_check is not None:
                 self._check_loss_call(options, reduction_to_check)
             problem = build_local_problem(self.layout, self.target, views, options, sets=self.kernel.compares_sets)
+            if problem.inputs.attributes:
+                self._check_attributes_are_read(problem, in_loss=reduction_to_check is not None)
         except Exception as error:
             # An error on this process must not leave the others waiting in a collective: it is reported, then raised.
             send_error_to_processes(views, error)
@@ -284,6 +301,16 @@ class Objective(Loss):
         if not self.constraint.differentiable:
             message = f"constraint: {self.constraint!r} has no gradient; inspect its plan with loss.plan(...)."
             raise UsageError(message, kind="not_differentiable")
+
+    def _check_attributes_are_read(self, problem: MatchingProblem, *, in_loss: bool) -> None:
+        """Raise `UsageError` for values per item that nothing reads; any plan reads ids and column weights."""
+        unread = self.unread_item_options(problem.target)
+        for name in [name for name in problem.inputs.attributes if name in unread]:
+            if (example := _TARGET_BY_ATTRIBUTE.get(name)) is not None:
+                remedy = f"leave them out, or use a target that reads them, such as {example}"
+                raise UsageError(f"{name}: not read by {problem.target!r}; {remedy}.", kind="unused")
+            message = f"{name}: not accepted, as {self.divergence!r} pushes no embeddings apart; leave them out."
+            check(not in_loss, message, "conflict")
 
     def _solve_block(self, problem: MatchingProblem, block: Block) -> list[PlanWithTarget]:
         """Compute a block's plan from rows to columns and, if bidirectional, that from columns to rows."""
@@ -414,6 +441,16 @@ class SumLoss(Loss):
     def requires_features_argument(self, target: Target | None = None) -> bool:
         return any(one.requires_features_argument(target) for one, _ in self.iterate_objectives_with_weights())
 
+    def unread_item_options(self, target: Any = None) -> tuple[str, ...]:
+        first, *others = (one.unread_item_options(target) for one, _ in self.iterate_objectives_with_weights())
+        return tuple([name for name in first if all(name in other for other in others)])
+
+    def _select_options(self, objective: Objective, options: dict[str, CallOptionValue]) -> dict[str, CallOptionValue]:
+        """Return the options without those that only other objectives of the sum read."""
+        target = options.get("target")
+        own, common = objective.unread_item_options(target), self.unread_item_options(target)
+        return {name: value for name, value in options.items() if name in common or name not in own}
+
     def target_refusal_message(self, target: Target) -> str:
         return f"is a sum of objectives, each with its own target, and accepts no other; got {target!r}"
 
@@ -425,13 +462,15 @@ class SumLoss(Loss):
     def compute_terms_by_name(self, *views: Tensor, **options: CallOptionValue) -> dict[str, Tensor]:
         totals: dict[str, Tensor] = {}
         for objective, factor in self.iterate_objectives_with_weights():
-            for name, value in objective.compute_terms_by_name(*views, **options).items():
+            for name, value in objective.compute_terms_by_name(
+                *views, **self._select_options(objective, options)
+            ).items():
                 totals[name] = add_terms(totals.get(name), factor * value)
         return totals
 
     def iterate_plans_with_targets(self, *views: Tensor, **options: CallOptionValue) -> Iterator[PlanWithTarget]:
         for objective, _ in self.iterate_objectives_with_weights():
-            yield from objective.iterate_plans_with_targets(*views, **options)
+            yield from objective.iterate_plans_with_targets(*views, **self._select_options(objective, options))
 
     def component_reprs_by_question(self) -> dict[str, str]:
         return {

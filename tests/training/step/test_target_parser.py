@@ -32,7 +32,8 @@ def compute_target_plan(target: Any, dataset: Dataset, at: list[int] = BATCH) ->
     """Compute the target plan of a batch in the joint layout."""
     batch = dataset.__getitems__(at)
     z0, z1 = torch.randn(2, len(at), 3)
-    return nt_xent().target_plan(z0, z1, labels=batch.labels, domains=batch.domains, target=target)
+    options = {"labels": batch.labels, "domains": batch.domains, "target": target}
+    return nt_xent().target_plan(z0, z1, **nt_xent().without_unread_labels(options))
 
 
 def compute_plan_of_spec(text: str, dataset: Dataset, at: list[int] = BATCH) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -43,6 +44,8 @@ class Labels(Target):
             [1., 1., 0.],
             [0., 0., 2.]])
     """
+
+    read_attributes: ClassVar[tuple[str, ...]] = ("labels",)
 
     def __call__(self, block: Block, attributes: Attributes) -> TargetPlan:
         if "labels" not in attributes:
@@ -91,6 +94,7 @@ class DuplicateGroups(Target):
             [0., 3., 3.]])
     """
 
+    read_attributes: ClassVar[tuple[str, ...]] = ()
     content_ids: Tensor = field(repr=False)
 
     def __post_init__(self) -> None:
@@ -141,6 +145,7 @@ class Domains(Target):
             [0.0000, 0.0000, 0.3333]])
     """
 
+    read_attributes: ClassVar[tuple[str, ...]] = ("domains",)
     alpha: float = 0.0
     beta: float = 0.0
 

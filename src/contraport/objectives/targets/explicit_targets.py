@@ -48,6 +48,8 @@ class PairList(Target):
             [0., 2., 0.]])
     """
 
+    read_attributes: ClassVar[tuple[str, ...]] = ()
+
     pairs: Tensor | Sequence[Sequence[int]] = field(repr=False)
     shares: Tensor | Sequence[float] | None = field(default=None, repr=False)
     _transposed: bool = field(default=False, repr=False)
@@ -138,6 +140,7 @@ class Matrix(Target):
             [0.1250, 0.3750]])
     """
 
+    read_attributes: ClassVar[tuple[str, ...]] = ()
     fills_all_rows: ClassVar[bool] = True  # its total mass is 1 in any case, so that no row needs a weight
 
     matrix: Tensor = field(repr=False)
@@ -210,6 +213,8 @@ class SimilarityMatrix(Target):
     tensor([[0.2500, 0.2500],
             [0.2500, 0.2500]])
     """
+
+    read_attributes: ClassVar[tuple[str, ...]] = ()
 
     matrix: Tensor = field(repr=False)
     items: Tensor = field(repr=False)

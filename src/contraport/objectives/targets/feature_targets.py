@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -54,6 +54,8 @@ class SoftNeighbors(Target):
             [0.0706, 0.0706, 0.1920]])
     """
 
+    read_attributes: ClassVar[tuple[str, ...]] = ()
+
     features: Tensor | tuple[Tensor, ...] | None = field(default=None, repr=False)
     kernel: Kernel = field(default_factory=lambda: Gibbs("cosine", 0.1))
     _transposed: bool = field(default=False, repr=False)
@@ -102,6 +104,8 @@ class Neighbors(Target):
             [0.0000, 0.3333, 0.0000],
             [0.0000, 0.0000, 0.3333]])
     """
+
+    read_attributes: ClassVar[tuple[str, ...]] = ()
 
     features: Tensor | tuple[Tensor, ...] = field(repr=False)
     neighbors: int = 5

@@ -119,8 +119,11 @@ class Target(BooleanFieldCheckMixin, ABC):
         positives_from_views: Whether the views of an item are its positives, so that several views are needed.
         fills_all_rows: Whether no row needs a weight if all views are present, as each has target mass, or as the
             total mass is 1 in any case.
+        read_attributes: Names of the attributes of items that the target reads, of ``labels``, ``domains`` and
+            ``features``; by default it may read all. A call refuses those that nothing reads.
     """
 
+    read_attributes: ClassVar[tuple[str, ...]] = ("labels", "domains", "features")
     positives_from_views: ClassVar[bool] = False
     fills_all_rows: ClassVar[bool] = False
 
@@ -352,6 +355,7 @@ class Pairs(Target):
             [0.0000, 0.5000]])
     """
 
+    read_attributes: ClassVar[tuple[str, ...]] = ()
     positives_from_views: ClassVar[bool] = True
     fills_all_rows: ClassVar[bool] = True
 

@@ -225,7 +225,9 @@ def check_trial_call(
         kwargs["weights"] = replace(weights_from_plan_schedule(0), batch_item_weights=kwargs["weights"])
     # `weights` is the keyword of objectives; the user of a training run knows it as the option `sample_weight`
     with torch.no_grad(), use_local_batch(), rename_argument("sample_weight", "weights"):
-        copy.deepcopy(objective)(*views, **kwargs)  # a copy, since a call may change buffers
+        copy.deepcopy(objective)(
+            *views, **objective.without_unread_labels(kwargs)
+        )  # a copy, since a call may change buffers
 
 
 def build_training_module(

@@ -166,6 +166,8 @@ class ObjectiveStepLoss(StepLoss, ABC):
             return torch.stack([z[:0].sum() for z in embeddings]).sum()  # all weights are 0: no loss, gradients of 0
         target = None if self.target_of_batch is None else self.target_of_batch(batch)
         available = self._build_batch_kwargs(batch, target) | kwargs
+        if isinstance(self.objective, Loss):
+            available = self.objective.without_unread_labels(available)
         accepted = {name: value for name, value in available.items() if name in self._accepted}
         # Entries are views of a buffer, so that in-place updates by the call persist.
         buffers = {} if pair is None else {name: self.get_buffer(own)[pair] for name, own in self._pair_buffers.items()}
