@@ -34,8 +34,10 @@ def numbers(*shape, seed):
 
 
 def attributes_of(name, rows):
-    """Return the attributes of some items."""
-    return {} if name in OF_COORDINATES else {key: values[rows] for key, values in ATTRIBUTES.items()}
+    """Return the attributes of some items that an objective reads."""
+    unread = contraport.objective(name, **SETTINGS.get(name, {})).unread_item_options()
+    read = {key: values[rows] for key, values in ATTRIBUTES.items() if key not in unread}
+    return {} if name in OF_COORDINATES else read
 
 
 def by_objective(name, rows, bank=None):
@@ -108,8 +110,9 @@ def with_a_learned_temperature(name, rows):
     x0, x1, encoder = batch()
     scale, external = (torch.tensor(value, dtype=torch.float64, requires_grad=True) for value in (3.0, 0.4))
     encoder.requires_grad_()
-    z, attributes = (x0[rows] @ encoder, x1[rows] @ encoder), {"labels": ATTRIBUTES["labels"][rows]}
+    z = x0[rows] @ encoder, x1[rows] @ encoder
     learned = contraport.objective(name, temperature="learn").double()
+    attributes = learned.without_unread_labels({"labels": ATTRIBUTES["labels"][rows]})
     value = learned(*z, **attributes) + contraport.objective(name, temperature=external)(*z, **attributes)
     value = value + contraport.objective(name)(*z, **attributes, temperature=1 / scale)
     return value, [encoder, scale, external, *learned.parameters()]
