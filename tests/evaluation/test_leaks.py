@@ -116,6 +116,16 @@ def test_rejects_changed_data_of_the_run(trained_run: Run, numbers: tuple[np.nda
         load_run(trained_run)
 
 
+def test_embed_keeps_new_items_of_other_data_with_all_items_of_the_run(
+    trained_run: Run, numbers: tuple[np.ndarray, np.ndarray]
+) -> None:
+    more = np.random.default_rng(1).normal(size=(7, FEATURES))
+    write_table(Path("h.csv"), np.concatenate([more, numbers[0]]), np.concatenate([np.zeros(7, dtype=int), numbers[1]]))
+    columns = {"labels": "kind"}
+    features = embed(trained_run, data="h.csv", columns=columns, out=None, split="all", progress=False)
+    assert len(features.features) == 7 + ROWS
+
+
 def test_leaves_out_trained_items_of_other_data(trained_run: Run, numbers: tuple[np.ndarray, np.ndarray]) -> None:
     more = np.random.default_rng(1).normal(size=(60, FEATURES))
     write_table(Path("other.csv"), np.concatenate([more, numbers[0][:60]]), np.arange(120) % 3)

@@ -571,7 +571,7 @@ def pictures_of(page: Path) -> dict[str, Image.Image]:
     return {name: Image.open(io.BytesIO(base64.b64decode(letters))) for letters, name in result}
 
 
-def test_pictures_match_their_split_and_respect_exif_rotation(tmp_path: Path) -> None:
+def test_pictures_match_their_split_rotation_and_background(tmp_path: Path) -> None:
     black, white = (np.full((4, 1, 8, 8), shade, dtype=np.uint8) for shade in (0, 255))
     np.savez(tmp_path / "both.npz", x=black, x_test=white)
     run = make_run(tmp_path / "run", build_image_model(), data=str(tmp_path / "both.npz"))
@@ -583,14 +583,17 @@ def test_pictures_match_their_split_and_respect_exif_rotation(tmp_path: Path) ->
     turned = Image.Exif()
     turned[0x0112] = 6
     Image.new("RGB", (40, 20)).save(tmp_path / "turned.jpg", exif=turned)
-    keys = np.array([str(tmp_path / "turned.jpg"), "other"])
+    Image.new("RGBA", (10, 10), (0, 0, 0, 0)).save(tmp_path / "transparent.png")
+    keys = np.array([str(tmp_path / "turned.jpg"), str(tmp_path / "transparent.png")])
     neighbors(
         Features(np.eye(2), np.arange(2), np.full(2, "train"), keys),
         query=0,
         page=tmp_path / "near.html",
         overwrite=True,
     )
-    assert [picture.size for picture in pictures_of(tmp_path / "near.html").values()] == [(20, 40)]
+    rotated, transparent = pictures_of(tmp_path / "near.html").values()
+    assert rotated.size == (20, 40)
+    assert transparent.convert("L").getextrema() == (255, 255), "expected white, as the encoder sees it"
 
 
 def test_page_of_duplicates_shows_the_largest_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,7 +88,7 @@ def load_evaluation_datasets(run: WritableRun, settings: Settings, model: Model,
 def load_splits(run: WritableRun, loader: SplitLoader, data: Any, *, drop_trained_items: bool = True) -> Splits:
     """Load the train and test splits of data, without test items that the run was trained on.
 
-    If the data contain all items of the run, under whatever name and options, the splits are those of its training.
+    If the data are the items of the run, under whatever name and options, the splits are those of its training.
     Otherwise they are drawn anew.
 
     If `drop_trained_items` is false, they are kept and counted in a note.
@@ -118,14 +118,12 @@ def load_splits(run: WritableRun, loader: SplitLoader, data: Any, *, drop_traine
         parts.append(loader.load(data, "test", ignore_subset_settings=True))
     recovered = record.find_splits(parts)
     is_subset = any(getattr(loader.training_settings, name) for name in _SUBSET_SETTINGS)
-    check(
-        not is_own or (recovered is not None and (recovered.num_other_items == 0 or is_subset)),
-        f"data: {train.name!r} changed since {run.path} was trained on it, so its test items are not known. Restore "
-        f"it, or pass unseen items as {format_keyword_or_flag('test_data')}.",
-        "changed",
-    )
-    if recovered is not None:
+    if recovered is not None and (recovered.num_other_items == 0 or is_subset):
         return Splits(recovered.train, recovered.test)
+    remedy = format_keyword_or_flag("test_data")
+    remedy = f"pass unseen items as {remedy}" if drop_trained_items else "pass the new state as a copy in another place"
+    message = f"data: {train.name!r} changed since {run.path} was trained on it, so its test items are not known."
+    check(not is_own, f"{message} Restore it, or {remedy}.", "changed")
     return _build_splits_noting_trained_items(record, train, test, drop_trained_items=drop_trained_items)
 
 

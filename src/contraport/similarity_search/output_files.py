@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 
 from contraport._utils.files import write_csv, write_text
 from contraport._utils.formatting import equally_long_suffixes_by_path
+from contraport.data.image_decoding import to_upright_rgb
 from contraport.data.item_previews import shrink_to_uint8_nchw
 from contraport.errors import UsageError, check, check_output_file, check_regular_file, translate_write_errors
 from contraport.feature_files import Features
@@ -129,7 +130,7 @@ def _encode_thumbnail_uri(file: Path) -> str | None:
         check_regular_file("page", file)
         with Image.open(file) as image:
             image.draft("RGB", (PICTURE_SIDE_PIXELS, PICTURE_SIDE_PIXELS))
-            upright = ImageOps.exif_transpose(image).convert("RGB")
+            upright = to_upright_rgb(image)
             upright.thumbnail((2 * PICTURE_SIDE_PIXELS, 2 * PICTURE_SIDE_PIXELS))
             return encode_data_uri(upright, "jpeg", quality=80)
     except Exception as error:  # decoders raise errors of any class on damaged files
