@@ -249,7 +249,7 @@ class CellSearch:
         return largest, rows.gather(1, order)
 
     def count_rows_in_nearer_cells(self, queries: Tensor, row_indices: Tensor) -> Tensor:
-        """Count, for each query and row, the rows in cells nearer to the query than the row's own.
+        """Count, for each query and row, the rows that lie in cells nearer to the query than that row's cell.
 
         A cell is nearer if its center is. The row indices of each query, and the result, are int64 ``(q, k)``.
         """

@@ -148,7 +148,7 @@ class ItemMetadata:
         )
 
     def _select_split_positions(self, split: str, groups: Codes | None) -> PositionArray:
-        """Return the positions of the items of one split, or raise `UsageError`."""
+        """Return the positions of the items of one split, or raise `UsageError` if it has none."""
         chosen = select_split_positions(
             split,
             self.num_items,

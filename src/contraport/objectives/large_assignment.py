@@ -247,7 +247,7 @@ def _iterate_matching_part_indices(
 
 
 def _argsort_into_two_parts(sides: Sequence[Tensor], first_size: int, generator: torch.Generator) -> list[Tensor]:
-    """Return an order of each point set; cut at `first_size`, their first parts match, and so do their second ones.
+    """Return orders of the point sets whose first `first_size` points are assigned to one another, as are the rest.
 
     A single set is sorted along a random direction. Given the parts of one of two sets, the best parts of the other are
     cut along the difference of the means of these parts: no plan has to be computed. The two sets take turns, which

@@ -274,7 +274,7 @@ class Objective(Loss):
     def _build_problem(
         self, views: tuple[Tensor, ...], options: Mapping[str, CallOptionValue], reduction_to_check: str | None = None
     ) -> MatchingProblem:
-        """Check the call, as one of the loss if a reduction is given, and build its matching problem."""
+        """Check the arguments, by the rules of a loss if a reduction is given, and build the matching problem."""
         try:
             if reduction_to_check is not None:
                 self._check_loss_call(options, reduction_to_check)

@@ -288,7 +288,7 @@ def solve_mass_and_slack(
 def _assign_distinct_item_per_proposal(
     proposed_entries: IntArray, candidates: CandidateScoreEntries, mass: FloatArray, content_ids: IntArray
 ) -> IntArray:
-    """Assign each proposal an item that has its second view, no item twice; -1 if none is left.
+    """Assign each proposal a different item that has the proposed second view; -1 if none is left.
 
     Args:
         proposed_entries: entries of the matrix that are proposals, ``(p,)``.

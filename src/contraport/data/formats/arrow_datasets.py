@@ -95,7 +95,7 @@ class TableRows:
         return table.set_column(table.schema.get_field_index(name), name, texts.column(0))
 
     def known_empty_row_mask(self) -> np.ndarray:
-        """Return the mask of rows known to be empty; rows stored in files are checked only if they are texts.
+        """Return the mask of rows known to be empty; a row that names a file is checked only if the file is a text.
 
         In an empty row every column is missing, NaN or an empty text. Other columns in files would have to be read.
 

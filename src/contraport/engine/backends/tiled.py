@@ -432,7 +432,7 @@ class _RunningLogSum:
 
 
 class _TermGroup(NamedTuple):
-    """Terms of the pair weights that are multiplied by the same exponential.
+    """Terms in the sum of pair weights that share one exponential factor.
 
     The factor is exp(S + A + B), with the log-kernel S.
 

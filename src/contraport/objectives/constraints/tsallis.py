@@ -114,7 +114,7 @@ class TsallisProblem(HostLoop):
         return self.plan_exponent * self.factored_out_base
 
     def build_power_geometry(self, potential: Tensor, exponent: float) -> Geometry:
-        """Build the geometry of the powers [(order - 1) (theta - t)]_+^exponent, divided by b^exponent."""
+        """Build the geometry of [(order - 1) (logit - threshold)]_+^exponent / factored_out_base^exponent."""
         link = ScaledLog1p(exponent) if self.order > 1 else PolynomialTailLink(-exponent)
         scale = 1 / abs(self.potential_offset)
         return self.logit_geometry.with_link(link, factor=scale, row_shift=-potential * scale)
@@ -180,7 +180,7 @@ class TsallisProblem(HostLoop):
         return sharp / sharpness + (lift - breadth / sharpness)
 
     def _pool_rows_of_shared_potential(self, log_row_sums: Tensor) -> Tensor:
-        """Return log row sums, (N,), or the log of their total for each row if all share one potential."""
+        """Return log row sums, (N,); if all rows share one potential, each is the log of the total."""
         return log_row_sums if self.has_potential_per_row else log_row_sums.logsumexp(0).expand_as(log_row_sums)
 
 

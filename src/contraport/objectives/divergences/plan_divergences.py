@@ -213,7 +213,7 @@ class PlanDistance(Divergence, ABC):
 
     @abstractmethod
     def elementwise_distance(self, target: Tensor, log_plan: Tensor) -> Tensor:
-        """Return the distance of each plan mass from its target mass; all these targets are above 0."""
+        """Return the distance of each plan mass from its target mass, for target masses above 0 only."""
 
     def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
         target, plan = result.target, result.plan
@@ -357,14 +357,14 @@ class MarginalPenalty(Divergence):
             )
         return torch.stack(values).sum()
 
-    def _divergence_from_marginal(self, marginal: Tensor, log_mass: Tensor) -> Tensor:
+    def _divergence_from_marginal(self, prescribed_marginal: Tensor, log_masses: Tensor) -> Tensor:
         """Return the divergence of row or column masses from the prescribed marginal."""
         if self.divergence == "kl":
-            return generalized_kl_sum(log_mass, marginal.log())
+            return generalized_kl_sum(log_masses, prescribed_marginal.log())
         if self.divergence == "squared-l2":
-            return len(marginal) / 2 * (log_mass.exp() - marginal).square().sum()
+            return len(prescribed_marginal) / 2 * (log_masses.exp() - prescribed_marginal).square().sum()
         distance = TotalVariation() if self.divergence == "total-variation" else JensenShannon()
-        return distance.elementwise_distance(marginal, log_mass).sum()
+        return distance.elementwise_distance(prescribed_marginal, log_masses).sum()
 
 
 @dataclass(frozen=True, repr=False)
