@@ -31,12 +31,8 @@ def test_constraint_changes_the_value_only_if_declared(name: str) -> None:
     loss = contraport.objective(name, **{key: settings[key] for key in settings.keys() & parameters.keys()}).eval()
     if not isinstance(loss, Objective):
         return
-    attributes = (
-        ATTRIBUTES
-        if loss.requires_ids or loss.requires_features_argument()
-        else {key: ATTRIBUTES[key] for key in ("labels", "domains")}
-    )
-    attributes = attributes if loss.compares_items else {}
+    unread = (*loss.unread_item_options(), *(() if loss.requires_ids else ("ids",)))
+    attributes = {key: value for key, value in ATTRIBUTES.items() if key not in unread}
     if name in RANKING:
         attributes = attributes | {"weights": torch.arange(8.0)}
     before, changed, rejected = loss(*views, **attributes), False, False
