@@ -118,7 +118,7 @@ def test_equal_column_weights_change_nothing():
         (lambda: build("nt-xent")(*views(), column_weights=COLUMNS[:3]), "column_weights.shape", "(3,)"),
         (lambda: build("pairwise")(*views(), column_weights=COLUMNS), "column_weights.conflict", "Pairwise"),
         (lambda: build("debiased")(*views(), column_weights=COLUMNS), "column_weights.conflict", "Debiased"),
-        (lambda: build("vic-reg")(*views(), column_weights=COLUMNS), "column_weights.conflict", "CoordinatePairs"),
+        (lambda: build("vic-reg")(*views(), column_weights=COLUMNS), "column_weights.conflict", "VarianceHinge"),
         (
             lambda: build("nt-xent")(*views(), column_weights=COLUMNS, negatives=views()[0]),
             "column_weights.conflict",
