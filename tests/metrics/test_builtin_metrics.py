@@ -215,7 +215,7 @@ def test_recall_counts_ranks_up_to_the_number() -> None:
     context = build_context()
     context.__dict__["retrieval_rank_table"] = np.array([[1, 2], [5, 6], [10, 11], [30, 1]])
     result = [METRICS["recall"].with_number(number)(context).value for number in (1, 5, 10)]
-    assert "rank 5 or better" in METRICS["recall"].with_number(5).summary
+    assert "5 nearest" in METRICS["recall"].with_number(5).summary
     assert result == [2 / 8, 4 / 8, 6 / 8]
     assert METRICS["median_rank"](context).value == np.mean([7.5, 4])
 

@@ -1036,7 +1036,7 @@ def angle(temperature: TemperatureLike = 0.0354) -> Loss:
     r"\mathrm{mean}_j e^{s_{ij}/\tau}",
 )
 def sog_clr(temperature: TemperatureLike = 0.1, items: int = 1 << 17, momentum: float = 0.1) -> Loss:
-    """SogCLR for small batches: decoupled loss with a moving average of the denominator per item, by ``ids=``.
+    """SogCLR for small batches: decoupled loss with a moving average of each item's denominator (``ids=``).
 
     Args:
         temperature: in units of the cosine.
