@@ -63,8 +63,8 @@ class RoundResult(NamedTuple):
         check(
             items - suspects >= NUM_NEIGHBORS + 2,
             f"data: {suspects} of {items} pairs of {' and '.join(view_names)} look wrong, which leaves too few to "
-            "score others by. The two views may not share enough information; of more views, choose others with "
-            "given_views.",
+            "score others by. The two views may not share enough information; with three or more views, select "
+            "others by given_views.",
             "too_few_trusted",
         )
         return torch.from_numpy(np.sort(np.argsort(self.scores, kind="stable")[suspects:]))

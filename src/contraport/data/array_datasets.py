@@ -326,7 +326,7 @@ def warn_of_float32_rounding(data_name: str, extremes: list[np.ndarray], column_
 @lru_cache
 def _warn_once(data_name: str, names: tuple[Any, ...], _content: bytes) -> None:
     """Log the warning once for the same data: its splits are loaded one after the other."""
-    message = "%s: rounding to float32 changes %s, of small spread: %s; subtract their minimum first"
+    message = "%s: rounding to float32 changes %s of small spread: %s; subtract the minimum first"
     _log.warning(message, data_name, pluralize(len(names), "column"), list(names[:10]))
 
 
