@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.errors import raises_usage_error
 from tests.evaluation.builders import build_vector_model, build_vectors, make_run
 
 from contraport.data import from_arrays
@@ -77,3 +78,13 @@ def test_two_test_items_are_enough(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", build_vector_model())
     result = evaluate(run, data=(build_vectors(40, 2), build_vectors(2, 2)), progress=False)
     assert {"linear_probe", "knn", "recall@1", "alignment"} <= set(result["rows"]["trained"])
+
+
+def test_rejects_metrics_that_cannot_be_computed_and_keeps_the_earlier_evaluation(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", build_vector_model())
+    data = (from_arrays(ROWS), from_arrays(ROWS[:20]))
+    evaluate(run, data=data, progress=False)
+    before = run.evaluation_path.read_bytes()
+    with raises_usage_error("metrics.none_computed", "there are no labels"):
+        evaluate(run, data=data, metrics=["knn"], progress=False)
+    assert run.evaluation_path.read_bytes() == before

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -50,7 +50,7 @@ from contraport.comparison.tuning import (
 from contraport.embedding import LoaderConfig
 from contraport.errors import UsageError, check_new_or_empty_folder, message_if_out_of_memory, translate_write_errors
 from contraport.evaluation.loaded_run import build_initial_test_plan_objective
-from contraport.evaluation.notes_and_verdict import build_skipped_metric_notes
+from contraport.evaluation.notes_and_verdict import build_no_computable_metric_error, build_skipped_metric_notes
 from contraport.evaluation.split_loading import SplitLoader
 from contraport.metrics import Metric, Requirement, select_metrics, select_metrics_keeping_order
 from contraport.metrics.eval_context import EvalContext
@@ -167,20 +167,14 @@ def _run_cells(grid: Grid, cells: Sequence[Cell], budget: TimeBudget, on_done: O
         first = next((one for one in results.values() if "values" in one), None)
         if first is not None and not first["values"]:
             remark = f"; finished training runs in {grid.output_folder} are reused"
-            raise _no_computable_metric_error(first["not_measured"], remark)
+            raise build_no_computable_metric_error(first["not_measured"], remark)
         if job.run_folder.name in missing:
             on_done(missing[job.run_folder.name], result)
     return results
 
 
-def _no_computable_metric_error(reasons: Iterable[str], remark: str = "") -> UsageError:
-    """Build the `UsageError` for a comparison without any computable metric."""
-    message = f"metrics: none can be computed. {' '.join(reasons)} Leave out {format_options(metrics=...)} for "
-    return UsageError(f"{message}those that the data allow{remark}.", kind="none_computed")
-
-
 def _choose_default_metric_keys(grid: Grid) -> tuple[str, ...]:
-    """Return keys of the default metrics that the first trainable cell of the comparison table allows.
+    """Return keys of the default metrics that can be computed for the first trainable run of the comparison.
 
     Raises:
         UsageError: no cell can be trained, or the first trainable one allows no headline metric.
@@ -263,7 +257,7 @@ def _check_metrics_and_estimate_seconds(grid: Grid, cell: Cell, *, estimate: boo
             raise
         return None  # the training itself reports it
     if all(unmet.values()):
-        raise _no_computable_metric_error(build_skipped_metric_notes(metrics, unmet, {}, selected_by_name=True))
+        raise build_no_computable_metric_error(build_skipped_metric_notes(metrics, unmet, {}, selected_by_name=True))
     return seconds
 
 

@@ -34,6 +34,7 @@ from contraport.evaluation.notes_and_verdict import (
     ResultByMetric,
     build_data_and_model_notes,
     build_few_shot_notes,
+    build_no_computable_metric_error,
     build_sampled_metric_notes,
     build_skipped_metric_notes,
     build_unseen_class_notes,
@@ -164,6 +165,8 @@ def _compute_evaluation_to_save(run: WritableRun, options: EvaluateOptions) -> E
         _check_zero_shot_classes(trained, options.classes, run)
     unmet = {metric.key: metric.find_unmet_requirement(trained) for metric in metrics}
     possible = [metric for metric in metrics if unmet[metric.key] is None]
+    if not possible:  # the files of an earlier evaluation are kept
+        raise build_no_computable_metric_error(build_skipped_metric_notes(metrics, unmet, {}, selected_by_name=True))
     if any(metric.key == "knn" for metric in possible):
         check_neighbor_count(options.neighbors, len(loaded.train))
     checkpoints = (

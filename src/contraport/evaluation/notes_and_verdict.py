@@ -12,6 +12,7 @@ from contraport._utils.formatting import format_keyword_or_flag, format_options,
 from contraport._version import __version__
 from contraport.embedding import RawInputEncoder
 from contraport.encoders import Model
+from contraport.errors import UsageError
 from contraport.evaluation.loaded_run import LoadedRun, find_checkpoints_by_epoch
 from contraport.evaluation.split_loading import is_training_data
 from contraport.metrics import Metric, Requirement, collect_metrics_for_display, combined_titles_by_name
@@ -60,6 +61,12 @@ def build_skipped_metric_notes(
             f"Left out, as a value was NaN or infinite: {', '.join(combined_titles_by_name(not_finite).values())}."
         )
     return notes
+
+
+def build_no_computable_metric_error(reasons: Iterable[str], remark: str = "") -> UsageError:
+    """Build the `UsageError` for an evaluation or comparison without any computable metric."""
+    message = f"metrics: none can be computed. {' '.join(reasons)} Leave out {format_options(metrics=...)} for "
+    return UsageError(f"{message}those that the data allow{remark}.", kind="none_computed")
 
 
 def build_data_and_model_notes(
