@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import contraport
 from contraport.catalog.recommendations import USE_CASES
@@ -101,6 +102,17 @@ def test_rejects_data_that_cannot_be_trained_on(rows: int, options: dict[str, bo
     data = build_dataset({"a": VECTORS[:rows], "b": VECTORS[:rows] + 1}, labels=[0] * rows)
     with raises_usage_error(code):
         contraport.advise(data, **options)
+
+
+def test_command_ignores_labels_of_folders_on_request(tmp_path: Path) -> None:
+    for name in ("a/0", "b/1", "2"):  # the last image has no class folder
+        file = tmp_path / "images" / f"{name}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (int(name[-1]), 0, 0)).save(file)
+    with raises_usage_error("data.mixed_folders"):
+        contraport.advise(tmp_path / "images")
+    advice = contraport.advise(tmp_path / "images", ignore_labels=True)
+    assert "--ignore_labels true" in advice.command
 
 
 def test_does_not_suggest_labels_of_one_class() -> None:

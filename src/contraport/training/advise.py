@@ -92,11 +92,12 @@ def advise(arguments: dict[str, Any]) -> CommandAdvice:
     - --objective sup-con: trains on the labels (10 classes).
     """
     options = AdviseOptions(**arguments)
-    dataset = load(options.data, "train", columns=options.columns, image_size=options.image_size)
+    load_options: dict[str, Any] = {"columns": options.columns, "image_size": options.image_size}
+    dataset = load(options.data, "train", **load_options, ignore_labels=options.ignore_labels)
     if not isinstance(dataset, Stream):
         check(len(dataset) >= 2, f"data: must have at least 2 items to train on, got {len(dataset)}.")
     data = options.data if isinstance(options.data, str | Path) else dataset.name
-    data_options = {"data": data, "columns": options.columns, "image_size": options.image_size}
+    data_options = {"data": data, **load_options, "ignore_labels": options.ignore_labels or None}
     objective = make_objective_suggestion(dataset, use_labels=options.use_labels, dimensions=options.dimensions)
     reasons = [objective, *filter(None, [find_encoder_for_few_images(dataset)])]
     alternatives: list[Suggestion] = []

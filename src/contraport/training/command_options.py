@@ -82,6 +82,7 @@ class AdviseOptions(BaseOptions):
     image_size: int | None = option(
         None, "Side length in pixels to which images are resized, as in `contraport train`.", check=int_in_range(1)
     )
+    ignore_labels: bool = option(False, "Drop the labels of the data, as in `contraport train`.")
 
 
 ADVISE_COMMAND_SPEC = Command(
