@@ -161,3 +161,10 @@ def test_rejects_a_run_without_model(tmp_path: Path) -> None:
         contraport.load(run)
     with raises_usage_error("run.not_found"):
         contraport.load(tmp_path / "none")
+
+
+def test_color_views_are_made_of_images_in_memory(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    run = make_run(tmp_path / "run", Model(shapes=[(1, 8, 8), (2, 8, 8)]), data="<images>", views="color")
+    images = draw_images(9)
+    assert np.allclose(run.encode(images), embed_in_data_order(run, images), atol=1e-6)

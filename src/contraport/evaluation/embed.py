@@ -25,6 +25,7 @@ from contraport._utils.text_bytes import TEXT_SHAPE, tensor_to_texts
 from contraport.data import Batch, Dataset
 from contraport.data.sources.torch_datasets_and_streams import is_stream
 from contraport.data.streams import Stream
+from contraport.data.views.views import COLOR_SPLIT_VIEWS_NAMES
 from contraport.embedding import LoaderConfig, check_views_fit_model, extract_item_features, iter_embedded_batches
 from contraport.encoders import Model
 from contraport.errors import UsageError, check, check_output_file, rename_argument, translate_write_errors
@@ -108,7 +109,7 @@ def encode_items(
     whole = model
     if view is not None:
         model = whole.to_single_view(view)
-    elif len(whole.shapes) > 1:
+    elif len(whole.shapes) > 1 and settings.views not in COLOR_SPLIT_VIEWS_NAMES:  # color views are made of images
         names = whole.view_names
         message = f"items: must have the views {join_names(names)}, as a tuple of arrays or a dict of them by name. "
         message += f"Items of one view need its name, as in view={names[0]!r}."
