@@ -588,7 +588,7 @@ class OverloadedFunction(Protocol[P, T_co, Q, U_co]):
 def overload_by_options(
     options: Callable[P, object], result: type[T_co], other_options: Callable[Q, object], other_result: type[U_co]
 ) -> Callable[[Callable[..., T_co | U_co]], OverloadedFunction[P, T_co, Q, U_co]]:
-    """Decorator that declares a type overload of a function for each of two options classes."""
+    """Decorator that declares two type overloads of a function, with the fields of two options classes as keywords."""
 
     def decorate(function: Callable[..., T_co | U_co]) -> OverloadedFunction[P, T_co, Q, U_co]:
         return cast(OverloadedFunction[P, T_co, Q, U_co], function)

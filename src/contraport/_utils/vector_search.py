@@ -84,7 +84,7 @@ def select_rows(values: TensorOrComputedRows, rows: Tensor) -> TensorOrComputedR
 
 
 def scale_rows_lazily_if_large(values: Tensor, scale: Callable[[Tensor], Tensor]) -> TensorOrComputedRows:
-    """Scale the rows of a matrix by `scale`, lazily if the matrix is large.
+    """Apply the function `scale` to the rows of a matrix: at once, or on access if the matrix is large.
 
     >>> scale_rows_lazily_if_large(torch.tensor([[3.0, 4.0]]), F.normalize)
     tensor([[0.6000, 0.8000]])
@@ -249,7 +249,7 @@ class CellSearch:
         return largest, rows.gather(1, order)
 
     def count_rows_in_nearer_cells(self, queries: Tensor, row_indices: Tensor) -> Tensor:
-        """Count, for each query and row, the rows that lie in cells nearer to the query than that row's cell.
+        """For each pair of a query and a row, count the rows that lie in cells nearer to the query than the row's cell.
 
         A cell is nearer if its center is. The row indices of each query, and the result, are int64 ``(q, k)``.
         """

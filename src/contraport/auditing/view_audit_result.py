@@ -178,7 +178,7 @@ class ViewAudit:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Warnings of the pairwise audits, each prefixed by the two view names, and of views of unknown share."""
+        """Warnings of each audit of two views, and of views with an unknown share of wrong items."""
         notes = [f"{' and '.join(pair)}: {note}" for pair, one in self.pair_audits.items() for note in one.notes]
         if unknown := self.views_of_unknown_rate:
             notes.append(

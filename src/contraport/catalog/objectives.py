@@ -421,7 +421,7 @@ def byol() -> Loss:
 def iot(
     temperature: TemperatureLike = 0.5, constraint: str = "balanced", iterations: int = 5, uniformity: float = 0.0
 ) -> Loss:
-    """IOT-CL (inverse optimal transport): fits the plan to the positive pairs; its defaults equal `gca_ince`.
+    """IOT-CL (inverse optimal transport): fits the plan to the positive pairs; by default the same loss as `gca_ince`.
 
     Args:
         temperature: weight of the entropy (epsilon).
@@ -992,7 +992,7 @@ def guided(temperature: TemperatureLike = 0.1, margin: float = 0.0, layout: str 
     r"\log\Big(1 + \sum_{y_i > y_j} e^{(s_{jj} - s_{ii})/\tau}\Big)",
 )
 def cosent(temperature: TemperatureLike = 0.05) -> Loss:
-    """CoSENT: ranks the similarities of pairs in the order of their target scores (``weights=``).
+    """CoSENT: ranks the similarities of pairs in the order of their target scores, passed as ``weights=``.
 
     Only the order of the scores counts. Items are not negatives of each other.
 

@@ -73,7 +73,7 @@ def list_completions(words: Sequence[str]) -> list[str]:
 
 
 def _list_candidates(before: Sequence[str], *, flags: bool) -> Iterable[str]:
-    """List the commands or values that can follow the words `before`, or the flags."""
+    """List the words that can follow the words `before`: commands, values or flags."""
     if not before:
         commands = [name for names in summaries_by_group().values() for name in names]
         return ("--help", "--version", "--print_completion") if flags else commands

@@ -54,7 +54,7 @@ def format_means_table(comparison: Comparison, metric: Metric) -> str:
 
 
 class EpochTable(NamedTuple):
-    """Formatted means of one metric by objective and epoch, for one column of the comparison."""
+    """Formatted means of one metric by objective and epoch, for one column of the comparison table."""
 
     column: str
     epochs: list[int]

@@ -157,7 +157,7 @@ class Grid:
 
     @cached_property
     def encoder_changes_by_reference_row(self) -> dict[str, dict[str, Any]]:
-        """Encoder options changed from the baseline's, by name of each row whose untrained encoder is a reference.
+        """Encoder options that differ from the baseline's, by row name, for rows whose untrained encoder is evaluated.
 
         The untrained encoder and the raw inputs are evaluated too for these rows: the baseline, and the first row of
         each other encoder or representation. Metrics of another representation do not show what training added.

@@ -1,4 +1,4 @@
-"""Builder of a comparison's grid from its options and its suite, a YAML file of such options."""
+"""Builder of a comparison's grid from its options and its suite (a YAML file of options)."""
 
 from __future__ import annotations
 

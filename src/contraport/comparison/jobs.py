@@ -85,7 +85,7 @@ class CellJob:
 
     @property
     def shell_script(self) -> str:
-        """Shell commands that train and evaluate this run without the comparison."""
+        """Shell commands that train and evaluate this run on its own, outside the comparison."""
         folders = {
             name: self.machine_options[name] for name in ("root", "decoded") if self.machine_options[name] is not None
         }

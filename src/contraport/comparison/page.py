@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def plot_first_metric(comparison: Comparison) -> Figure:
-    """Plot the means of the first metric, one panel for each table column."""
+    """Plot the means of the first metric, one panel for each column of the comparison table."""
     metric, rows = comparison.metrics[0], comparison.rows
     across = min(4, len(comparison.columns))  # panels in a row
     down = -(-len(comparison.columns) // across)

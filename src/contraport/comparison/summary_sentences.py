@@ -183,7 +183,7 @@ def _list_clauses_against_baseline(
     *,
     omit_insignificant: bool,
 ) -> list[str]:
-    """Return clauses that compare the rows with the baseline.
+    """Return clauses of a sentence that compares the rows of the table with the baseline.
 
     With `omit_insignificant`, the clause about these rows is left out, as the sentence begins with it.
     """

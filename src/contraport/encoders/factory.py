@@ -48,7 +48,7 @@ def list_import_path_encoders(encoder: object) -> list[str]:
 
 @hint_on_error("contraport docs own-encoder trust-in-run-folders")
 def check_saved_encoder_trusted(saved_encoder: object, config_path: str, *, trust_remote_code: bool) -> None:
-    """Raise `UsageError` if the encoder of a saved configuration is untrusted code to import."""
+    """Raise `UsageError` if the encoder of a saved configuration would import code that is not trusted."""
     code = ", ".join(map(repr, list_import_path_encoders(saved_encoder)))
     remedy = f"Inspect it, and pass {format_options(trust_remote_code=True)} to run it."
     check(trust_remote_code or not code, f"encoder: {config_path} names code to run: {code}. {remedy}", "untrusted")

@@ -166,7 +166,7 @@ class InitialWeights:
 
     @property
     def encoder_names(self) -> Encoders:
-        """Names of the encoders, as a value of the option `encoder`; None if unknown."""
+        """Value of the option `encoder` that names these encoders; None if unknown."""
         if isinstance(self.encoders, EncoderWeights):
             return self.encoders.name
         if isinstance(self.encoders, Mapping):

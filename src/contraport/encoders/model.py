@@ -189,7 +189,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
 
     @property
     def column_names(self) -> tuple[tuple[str, ...], ...]:
-        """Names of the table columns of each view in the order of the training, empty for a view without names."""
+        """Names of each view's table columns in the order used in training, empty for a view without names."""
         return tuple(map(tuple, self.config.get("column_names", [()] * len(self.shapes))))
 
     @property
@@ -215,7 +215,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         return truncated
 
     def _truncate_in_place(self, dims: int) -> None:
-        """Truncate each representation to its first `dims` coordinates."""
+        """Change this model so that it returns only the first `dims` coordinates of each representation."""
         most, part = min(self.untruncated_representation_sizes), self.representation_part
         good = is_integer(dims) and 1 <= dims <= most
         check(good, f"dims: must be an integer from 1 to {most}, the length of the representation, got {dims!r}.")
@@ -226,7 +226,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         self._hub_mixin_config = self.config = self.config | {"dims": self.dims}
 
     def view_index(self, view: object, argument: str = "view") -> int:
-        """Return the index of a view by name, index, or a kind of data, such as image, that only one view has."""
+        """Return the index of a view, given its name, its index, or a kind of data that only this view has."""
         return resolve_view_index(argument, view, self.view_names, self.shapes)
 
     def to_single_view(self, view: object) -> Model:
@@ -497,7 +497,7 @@ def kind_from_shape(shape: Shape) -> str:
 def resolve_view_index(
     argument: str, value: object, names: Sequence[str], shapes: Sequence[Shape], *, others: Sequence[str] = ()
 ) -> int:
-    """Return the index of a view by name, index, or a kind of data, such as image, that only one view has.
+    """Return the index of a view, given its name, its index, or a kind of data that only this view has.
 
     `others` are further valid values, for messages.
 

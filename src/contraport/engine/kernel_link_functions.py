@@ -22,7 +22,7 @@ class Link(ABC):
 
     @abstractmethod
     def value(self, t: Tensor) -> Tensor:
-        """Return the log-kernel h(T), differentiably."""
+        """Return the log-kernel h(T) of the negative scaled costs T, differentiably."""
 
     def derivative(self, t: Tensor) -> Tensor:
         """Return the derivative h'(T), 0 where the log-kernel is -inf."""
@@ -74,7 +74,7 @@ class DoubledLink(Link):
 
 @dataclass(frozen=True)
 class LinkPlusLogCost(Link):
-    """Link function that multiplies the kernel by the cost.
+    """Link function that adds log(cost) to another link, so that the kernel is multiplied by the cost.
 
     It is h(T) = h_inner(T) + log(cost_at_zero - T). It is minus infinity, without gradient, where the cost is not
     positive.
@@ -92,7 +92,7 @@ class LinkPlusLogCost(Link):
 
 @dataclass(frozen=True)
 class LogSoftplus(Link):
-    """Link function h(T) = log log(1 + e^T), for the logistic loss."""
+    """Link function h(T) = log log(1 + e^T) of the logits T, for the logistic loss."""
 
     def value(self, t: Tensor) -> Tensor:
         # Below -37, log(1 + e^T) is e^T in double precision, and may underflow: its logarithm is T itself. e^-37 is

@@ -221,7 +221,7 @@ class Kernel(nn.Module, ABC):
 
     @abstractmethod
     def log_kernel(self, negative_cost_in_unit: CostUnitToLogKernel, temperature: float | Tensor) -> LogKernel:
-        """Build the log-kernel from a function that returns -cost divided by a given unit.
+        """Build the log-kernel from a function that returns -cost / unit for a given unit, such as the temperature.
 
         Args:
             negative_cost_in_unit: returns -cost / u for a unit u, such as the temperature.

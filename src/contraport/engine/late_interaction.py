@@ -180,12 +180,12 @@ class SetMatching(NamedTuple):
         return row, column
 
     def row_dual_terms(self, f: Tensor) -> Tensor:
-        """Return what the potential f of each of the row's vectors adds to the dual objective."""
+        """Return the contribution of the row potentials f to the dual objective, one for each vector of the row."""
         ratio, _ = self.temperature_to_marginal_penalty_ratios
         return f if ratio == 0 else (1 / ratio + 1) * -torch.expm1(-ratio * f)
 
     def column_dual_terms(self, g: Tensor) -> Tensor:
-        """Return what the potential g of each of the column's vectors adds to the dual objective.
+        """Return the contribution of the column potentials g to the dual objective, one for each vector of the column.
 
         It holds after a last half-step on the rows.
         """
@@ -353,7 +353,7 @@ def _nonpadding_mask(z: Tensor) -> Tensor:
 
 
 def _iter_size_sorted_blocks(z: Tensor, max_vectors: int) -> Iterator[_PaddedSetBlock]:
-    """Yield blocks of sets, (n, t, d), of at most `max_vectors` vectors each.
+    """Yield blocks of vector sets, (n, t, d), sorted by set size; each block has at most `max_vectors` vectors.
 
     A set of more vectors is a block of its own. Sets are taken in the order of their size, so that a block needs little
     padding.

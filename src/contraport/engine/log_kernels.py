@@ -197,7 +197,7 @@ class LogKernel(ABC):
 
     @abstractmethod
     def tile_with_link_input(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return the log-kernel and the argument T of its link on a tile.
+        """Return the log-kernel h(T) on a tile, and the inputs T of its link function h.
 
         Biases that are added after the link are left out. Log K and T may be one tensor, and either may be `out`, a
         buffer of the tile's shape.
@@ -219,7 +219,7 @@ class LogKernel(ABC):
         """
 
     def _apply_link(self, t: Tensor) -> Tensor:
-        """Return the log-kernel h(T), which is T without a link."""
+        """Return the log-kernel h(T); without a link function h it is T."""
         return t if self.link is None else self.link.value(t)
 
 

@@ -108,7 +108,7 @@ class PairPasses(ABC):
 
     @abstractmethod
     def weighted_kernel_sums(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
-        """Return the sum of each term of the pair weights over the axis of its factor.
+        """Return each summand of the pair weights, summed over rows or columns, whichever its factor varies along.
 
         A factor on ``"rows"`` gives sum_i exp(S_ij + A_i + B_j) u_i, (M,); one on ``"columns"`` the sum over j, (N,).
         At most one term may be on each axis.

@@ -79,7 +79,7 @@ class Shards(NamedTuple):
         return value if self.inverse_order is None else value[self.inverse_order]
 
     def row_indices(self, slice_in_owner_order: slice) -> Indices:
-        """Convert a slice of rows in process order to their original indices."""
+        """Return the original indices of a slice of the rows, which are ordered by process rank."""
         return slice_in_owner_order if self.order is None else self.order[slice_in_owner_order]
 
 
@@ -269,7 +269,7 @@ class RingLogKernel(LogKernel):
                     part[visit.local_columns] += value
 
     def own_column_gradients_by_input_index(self, exchange: RingExchange) -> dict[int, Tensor]:
-        """Return this process's column gradients, by the index of their input in `inputs`."""
+        """Return the gradients of this process's column inputs, by the index of each in `inputs`."""
         parts = self._unpack_block(exchange.gradient_accumulator, self.processes.rank)
         return dict(zip(self.own.column_input_indices, parts, strict=True))
 
@@ -420,7 +420,7 @@ def _add_log_sums_in_place(total: Tensor | None, part: slice, values: Tensor | N
 
 
 def _restrict_terms_to_visit(terms: Sequence[WeightTerm], visit: RingVisit) -> list[WeightTerm]:
-    """Restrict terms of the pair weights to the pairs of one ring step."""
+    """Restrict the summands of the pair weights to the pairs of one ring step."""
     rows, columns = visit.rows, visit.columns
     return [
         WeightTerm(a[rows], b[columns], axis, factor[rows if axis == "rows" else columns])

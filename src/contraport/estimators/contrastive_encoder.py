@@ -87,7 +87,7 @@ class _AllOrSelectedViewsFeatureTransformer(TransformerMixin, BaseEstimator):
         self._sklearn_output_config = getattr(encoder, "_sklearn_output_config", {})  # the setting of `set_output`
 
     def transform(self, with_index: object) -> NDArray[np.float32]:
-        """Return the features of the items, (m, features), as a frame with the index of `with_index` if it has one."""
+        """Return the features of the items, (m, features), as a data frame if `with_index` is one, with its index."""
         encoder, loader_config = self.encoder, LoaderConfig(device=resolve_available_device(self.encoder.device))
         dataset = encoder._build_dataset(self.X, reset=False, views=self.views)
         model = encoder._model if self.views is None else FeatureExtractor(encoder._model, self.views)
@@ -464,7 +464,7 @@ class _LossCurveRecorder(Callback):
 
 @contextmanager
 def _explain_missing_labels(y: ArrayLike | None) -> Iterator[None]:
-    """Turn the error of an objective without labels into one that names the kind of the given y, if there is one."""
+    """If the given y holds no labels, replace the error of the objective by one that names what y holds."""
     try:
         yield
     except UsageError as error:
@@ -492,7 +492,7 @@ def _find_dict_or_tuple_views(X: object) -> dict[str, ArrayLike] | None:
 
 
 def _is_text_or_has_two_axes(argument: str, view: Any) -> bool:
-    """Return whether one entry of a tuple is a view: texts, or an array, frame or nested list of two axes or more."""
+    """Return whether an entry of a tuple can be a view: texts, or array-like data with two axes or more."""
     if texts_or_none_if_no_strings(argument, view) is not None:
         return True
     shape = getattr(view, "shape", None)  # frames and tables have no `ndim`

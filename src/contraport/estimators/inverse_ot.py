@@ -202,7 +202,7 @@ class InverseOT(BaseEstimator):
 
 
 def check_column_names(argument: str, features: Any, holder: BaseEstimator, *, reset: bool) -> None:
-    """Store the column names of a frame in `holder`, or check as scikit-learn does that they are those stored."""
+    """Store the column names of a frame in `holder`, or check that they equal those stored, as scikit-learn does."""
     try:
         validate_data(holder, features, reset=reset, skip_check_array=True, ensure_2d=False)
     except ValueError as error:

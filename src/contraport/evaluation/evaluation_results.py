@@ -42,12 +42,12 @@ class Evaluation(dict[str, Any]):
 
     @property
     def baselines(self) -> dict[str, dict[str, MetricValue]]:
-        """Metrics of each baseline by key: of "raw" inputs and of the "untrained" or "given" (pretrained) encoder."""
+        """Metrics of each baseline: of "raw" inputs, and of the "untrained" or "given" (pretrained) encoder."""
         return {name: self._collect_metrics(name) for name in BASELINE_TITLES if name in self["rows"]}
 
     @property
     def differences(self) -> dict[str, dict[str, Difference]]:
-        """Paired differences, this run minus a baseline or a compared run, by name of the latter and metric key."""
+        """Paired differences of this run from each baseline or compared run, by its name and metric key."""
         return {
             name: {key: Difference(**one) for key, one in by_metric.items()}
             for name, by_metric in self.get("differences", {}).items()

@@ -212,7 +212,7 @@ class SplitLoader:
     data_root: str | Path | None = None
 
     def load(self, data: Any, split: str, *, whole: bool = False, ignore_subset_settings: bool = False) -> Dataset:
-        """Load the train or test split, with views, and columns of a view, in the model's order.
+        """Load the train or test split, with its views and their columns in the model's order.
 
         Args:
             data: the data; None: the run's own.
@@ -262,7 +262,7 @@ class SplitLoader:
 
 
 def resolve_dataset_view_index(dataset: Dataset, model: Model, model_view: object) -> int:
-    """Return the index of the dataset view that corresponds to a model view."""
+    """Return the index, in the dataset, of the view that the given view of the model was trained on."""
     number = model.view_index(model_view)
     names, shapes = dataset.view_names, dataset.shapes
     if model.view_names[number] in names:

@@ -1,4 +1,4 @@
-"""Loss with a memory bank for training with lightly.
+"""Loss with a memory bank for training with the library `lightly`.
 
 Objectives without a memory bank need no adapter.
 """

@@ -257,7 +257,7 @@ def held_out_domain_accuracy_per_item(context: EvalContext) -> ItemValueArray:
 )
 def link_recall_result(context: EvalContext, k: int) -> MetricResult:
     """Share of test pairs whose column is among the row's k nearest columns.
-    The row's training columns are left out.
+    Columns of the row's training pairs are left out.
     """
     values = context.columns_ranked_per_row.row_recall_pseudovalues_at(k)
     return intervals.MetricResult(values, intervals.bootstrap_means_limited_to_0_1)
@@ -295,7 +295,7 @@ def link_hubness(context: EvalContext, k: int) -> float:
     "Link popularity@{}", better="neither", unit="relative to training pairs", value_format="{:.2f}", numbers=(10,)
 )
 def popularity_relative_to_training_pairs(context: EvalContext, k: int) -> float:
-    """Mean popularity of each row's k nearest columns, divided by that of the columns of training pairs.
+    """Mean popularity of each row's k nearest columns, relative to the mean over training pairs.
     The popularity of a column is its number of training pairs.
     """
     return context.columns_ranked_per_row.popularity_relative_to_training_pairs(k)
@@ -331,7 +331,7 @@ def new_row_recall(context: EvalContext, k: int) -> float:
 )
 def retrieval_hits_result(context: EvalContext, k: int) -> MetricResult:
     """Share of test items whose other view is among the k nearest of all test items.
-    It is the mean over both directions; of data with one view, over two augmentations.
+    It is the mean over both directions; two augmentations serve as the views of data with one view.
     """
     return intervals.MetricResult(
         context.retrieval_rank_table <= k,
@@ -350,7 +350,7 @@ def retrieval_hits_result(context: EvalContext, k: int) -> MetricResult:
 )
 def median_rank_result(context: EvalContext) -> MetricResult:
     """Median rank of an item's other view among all test items; 1 is best.
-    It is the mean over both directions, as of the recall.
+    It is averaged over both directions, like the recall.
     """
     return intervals.MetricResult(
         context.retrieval_rank_table,

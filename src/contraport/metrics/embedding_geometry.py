@@ -132,7 +132,7 @@ def effective_rank_from_spectrum(singular_values: Tensor) -> float:
 
 
 def tolerance(z: Tensor, labels: Tensor) -> float:
-    """Return the mean cosine over all pairs of items of one class.
+    """Return the mean cosine over all pairs of items that share a class.
 
     It is 1 if each class is a point, and near 0 if classes are spread. `z` is `(n, d)` and normalized inside. Wang and
     Liu, "Understanding the behavior of contrastive loss" (CVPR 2021), eq. 10. Better uniformity usually lowers it.

@@ -207,7 +207,7 @@ class _DistinctViews(NamedTuple):
     def from_paired_points(
         cls, first: Tensor, second: Tensor, first_content_ids: Tensor, second_content_ids: Tensor
     ) -> _DistinctViews:
-        """Build from paired vectors, in which views with equal content ids are one view."""
+        """Build from paired vectors, merging the views that have equal content ids."""
         _, rows = torch.unique(first_content_ids, return_inverse=True)
         _, columns = torch.unique(second_content_ids, return_inverse=True)
         first_at, second_at = first_index_by_group(rows), first_index_by_group(columns)
@@ -242,7 +242,7 @@ class _DistinctViews(NamedTuple):
 
 
 def _first_view_ranks_at(views: _DistinctViews, positions: Tensor) -> Tensor:
-    """For each queried first view, return the rank that its most similar match has among all second views, (q,)."""
+    """For each query, a first view, return the best rank of its true partners among all second views, (q,)."""
     chosen, at = views.row_by_item[positions].unique(return_inverse=True)
     index_in_chosen = views.row_by_item.new_full((len(views.row_points),), -1)
     index_in_chosen[chosen] = torch.arange(len(chosen), device=chosen.device)

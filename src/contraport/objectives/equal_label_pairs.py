@@ -53,7 +53,7 @@ def log_sum_exp_by_group(groups: Tensor, values: Tensor, num_groups: int) -> Ten
 
 @dataclass(frozen=True, eq=False)
 class EqualLabelTerm:
-    """Term of a `PairSet`: the pairs with equal labels, which are added or subtracted.
+    """Term of a `PairSet`: the pairs with equal labels, added to the set or subtracted from it.
 
     Labels are (N, k) and (M, k); k = 0 is the set of all pairs.
     """
@@ -98,7 +98,7 @@ class EqualLabelTerm:
 
 @dataclass(frozen=True, eq=False)
 class PairSet:
-    """Set of pairs, whose 0/1 matrix is stored as a signed sum of label-equality matrices.
+    """Set of pairs, stored as label-equality matrices that are added or subtracted to give its 0/1 matrix.
 
     The first of these has sign 1.
     """

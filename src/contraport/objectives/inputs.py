@@ -217,7 +217,7 @@ def parse_call_inputs(
 
 
 def _has_different_items(views: Sequence[Tensor], raw_attributes: Mapping[str, Any]) -> bool:
-    """Return whether two views hold different items: their sizes differ, or an attribute is a pair."""
+    """Return whether two views hold different items: their sizes differ, or a value per item is given for each view."""
     for view in views:
         if not (isinstance(view, Tensor) and view.ndim in (2, 3)):
             return False
@@ -226,7 +226,7 @@ def _has_different_items(views: Sequence[Tensor], raw_attributes: Mapping[str, A
 
 
 def _is_pair_of_arrays(value: object) -> bool:
-    """Return whether an attribute is a pair of arrays, one per view."""
+    """Return whether values per item, such as labels, are given as a pair of arrays, one per view."""
     return isinstance(value, tuple) and len(value) == 2 and all(np.ndim(part) > 0 for part in value)
 
 

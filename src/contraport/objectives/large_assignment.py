@@ -247,7 +247,7 @@ def _iterate_matching_part_indices(
 
 
 def _argsort_into_two_parts(sides: Sequence[Tensor], first_size: int, generator: torch.Generator) -> list[Tensor]:
-    """Return orders of the point sets whose first `first_size` points are assigned to one another, as are the rest.
+    """Order both point sets so that their first `first_size` points are assigned to one another, and the rest likewise.
 
     A single set is sorted along a random direction. Given the parts of one of two sets, the best parts of the other are
     cut along the difference of the means of these parts: no plan has to be computed. The two sets take turns, which

@@ -136,7 +136,7 @@ class NestedCoordinates(LayoutWrapper):
         return self._flatten_weighted_blocks([self.layout.arrange_like_embeddings(*values)] * len(self.dims))
 
     def _flatten_weighted_blocks(self, blocks_by_size: list[list[Block]]) -> list[Block]:
-        """List the blocks of pairs of all prefix sizes, with their weights."""
+        """List the blocks of pairs for all prefix sizes of the embeddings, with their weights."""
         weights = self.weights or (1.0,) * len(self.dims)
         return [
             replace(block, pattern=block.pattern.with_scaled_weight(weight))
@@ -147,7 +147,7 @@ class NestedCoordinates(LayoutWrapper):
 
 @dataclass(frozen=True, repr=False)
 class RotatedFirstView(LayoutWrapper):
-    """Layout that rotates the first view's embeddings by 45 degrees (AnglE).
+    """Layout that rotates the first view's embeddings by 45 degrees, as complex numbers (AnglE).
 
     An embedding is read as d / 2 complex numbers, whose real parts are its first and whose imaginary parts are its last
     coordinates; if d is odd, a zero is appended. The first view is multiplied by exp(-i pi / 4).

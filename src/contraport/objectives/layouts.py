@@ -42,7 +42,7 @@ CachedT = TypeVar("CachedT")
 
 @dataclass(frozen=True, eq=False)
 class PairPattern:
-    """Compared pairs of a block, all but those that masks exclude, and its positive pairs.
+    """Pairs of a block that are compared (not masked), and which of them are positive.
 
     Attributes:
         num_items: Number of items in the batch, n.

@@ -134,11 +134,11 @@ class Loss(nn.Module, ABC):
         """Return whether a call with `target` requires the argument ``features=``."""
 
     def unread_item_options(self, target: Any = None) -> tuple[str, ...]:
-        """Return the names of the values per item that a call with `target` refuses, as nothing reads them."""
+        """Return the names of the values per item that this loss does not read, and therefore refuses with `target`."""
         return ()
 
     def without_unread_labels(self, options: dict[str, CallOptionValue]) -> dict[str, CallOptionValue]:
-        """Return the options of a call without labels and domains that nothing reads: data have them for any loss."""
+        """Drop from the options of a call the labels and domains of the data that this loss does not read."""
         unread = self.unread_item_options(options.get("target"))
         return {name: value for name, value in options.items() if name not in unread or name not in LABEL_OPTION_NAMES}
 
@@ -274,7 +274,7 @@ class Loss(nn.Module, ABC):
             return next(self.iterate_plans_with_targets(*views, **options)).plan.dense()
 
     def target_plan(self, *views: Tensor, **options: CallOptionValue) -> Tensor:
-        """Return the target plan, (N, M), of the layout's first block of pairs, without gradient."""
+        """Return the target plan, (N, M), of the first block of compared pairs, without gradient."""
         with torch.no_grad():
             return next(self.iterate_plans_with_targets(*views, **options)).target.dense()
 

@@ -274,7 +274,7 @@ class Objective(Loss):
     def _build_problem(
         self, views: tuple[Tensor, ...], options: Mapping[str, CallOptionValue], reduction_to_check: str | None = None
     ) -> MatchingProblem:
-        """Check the arguments, by the rules of a loss if a reduction is given, and build the matching problem."""
+        """Check the arguments and build the matching problem; a reduction adds the checks of a loss."""
         try:
             if reduction_to_check is not None:
                 self._check_loss_call(options, reduction_to_check)
@@ -288,7 +288,7 @@ class Objective(Loss):
         return problem.gather_items_of_all_processes(self.kernel)
 
     def _check_loss_call(self, options: Mapping[str, CallOptionValue], reduction: str) -> None:
-        """Raise `UsageError` for a call whose plan can be inspected, but whose loss is not supported."""
+        """Raise `UsageError` if the loss of a call is not supported, although its plan can be computed."""
         terms = (self.divergence, *self.penalties)
         if reduction not in ("mean", "none"):
             raise unknown_name_error("reduction", reduction, ("mean", "none"))
@@ -303,7 +303,7 @@ class Objective(Loss):
             raise UsageError(message, kind="not_differentiable")
 
     def _check_attributes_are_read(self, problem: MatchingProblem, *, in_loss: bool) -> None:
-        """Raise `UsageError` for values per item that nothing reads; any plan reads ids and column weights."""
+        """Raise `UsageError` for values per item that the objective does not read, except ids and column weights."""
         unread = self.unread_item_options(problem.target)
         for name in [name for name in problem.inputs.attributes if name in unread]:
             if (example := _TARGET_BY_ATTRIBUTE.get(name)) is not None:
@@ -344,7 +344,7 @@ class Objective(Loss):
         return results
 
     def _require_weights_as_log_marginals(self, item_weights: Tensor | None, block: Block) -> LogMarginals:
-        """Return the required item weights of rows and columns, normalized, as log marginals.
+        """Return the item weights of rows and columns, normalized, as log marginals, or raise `UsageError` if missing.
 
         Raises:
             UsageError: a weight is missing or not positive, or a column has no item.
@@ -446,7 +446,7 @@ class SumLoss(Loss):
         return tuple([name for name in first if all(name in other for other in others)])
 
     def _select_options(self, objective: Objective, options: dict[str, CallOptionValue]) -> dict[str, CallOptionValue]:
-        """Return the options without those that only other objectives of the sum read."""
+        """Return the options that one objective of the sum reads, without those for the other objectives."""
         target = options.get("target")
         own, common = objective.unread_item_options(target), self.unread_item_options(target)
         return {name: value for name, value in options.items() if name in common or name not in own}

@@ -184,7 +184,7 @@ class Plan:
 
     @property
     def log_kernel_without_link(self) -> LogKernel:
-        """Negative cost as a log-kernel, which has no link function."""
+        """Log-kernel before the link function is applied: the negative cost divided by the temperature."""
         return self.kernel_geometry.log_kernel.with_link(None)
 
     def row_cost(self, *, detach_plan: bool) -> Tensor:

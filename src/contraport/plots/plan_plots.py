@@ -48,7 +48,7 @@ class LogScale(NamedTuple):
 
 
 def log10_with_floor(mass: Array, scale: LogScale, *, without_self: bool = False) -> Array:
-    """Return log10 of masses, raised to at least the low end of `scale`."""
+    """Return log10 of masses, with values below the low end of `scale` replaced by that end."""
     logs = np.log10(np.maximum(mass, 10**scale.log10_low)).astype(np.float32)
     if without_self:
         np.fill_diagonal(logs, np.nan)

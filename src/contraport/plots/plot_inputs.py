@@ -27,7 +27,7 @@ RunSource: TypeAlias = "Run | str | Path"
 
 
 def as_plot_array(argument: str, values: object, num_dimensions: int, *, finite: bool = True) -> Array:
-    """Convert a tensor, array or list to a checked float64 NumPy array.
+    """Convert a tensor, array or list to a float64 NumPy array, or raise `UsageError`.
 
     >>> as_plot_array("plan", [[1, 2]], 2)
     array([[1., 2.]])

@@ -245,7 +245,7 @@ class Run:
         return self._read_file(self.path / "pairs.npz", read_run_arrays)
 
     def view_scores(self) -> dict[str, np.ndarray]:
-        """Read the view scores from the latest audit during training, of a run with three or more views.
+        """Read the view scores of the latest audit during training; only runs with three or more views have them.
 
         The number of items is `n`, that of views `k`.
 

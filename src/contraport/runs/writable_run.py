@@ -75,7 +75,7 @@ class ReplacedRunBackup:
         self.path = run.path / ".replaced"
 
     def check_run_path_kinds(self) -> None:
-        """Raise `UsageError` if a path of the run is not a file or folder as expected."""
+        """Raise `UsageError` if a path of the run is a folder instead of a file, or the reverse."""
         run = self._run
         for path in (*run.possible_paths_besides_config, self.path):
             folder = path in run.possible_subfolders or path == self.path
@@ -93,7 +93,7 @@ class ReplacedRunBackup:
             shutil.copyfile(run.config_path, copy)
 
     def undo_incomplete_or_delete_obsolete(self) -> None:
-        """Undo an incomplete backup, or delete one that is no longer needed."""
+        """Move the files of an incomplete backup back, or delete a backup that is no longer needed."""
         if self.is_complete() and self._run.last_checkpoint.exists():
             self.delete()
         elif not self.is_complete() and self.path.exists():
@@ -167,7 +167,7 @@ class WritableRun(Run):
 
     @property
     def possible_paths_besides_config(self) -> tuple[Path, ...]:
-        """Paths of all files and subfolders that can exist, except `config.yaml`."""
+        """Paths of all files and subfolders that a run folder can have, except `config.yaml`."""
         results = (self.metrics_path, self.evaluation_path, self.samples_path, self.items_path, self.pairs_path)
         records = (self.view_scores_path, self.mismatched_path, self.split_path, self.log_path, self.nonfinite_path)
         return (*self.possible_subfolders, *results, *records)
@@ -355,7 +355,7 @@ class WritableRun(Run):
 
 
 def as_run_folder(folder: str | Path | Run) -> WritableRun:
-    """Return the `WritableRun` of a path or a `Run`."""
+    """Convert a path or a `Run` to a `WritableRun`."""
     if isinstance(folder, WritableRun):
         return folder
     message = f"run: must be a run folder or a Run, got an object of type {type(folder).__name__}."

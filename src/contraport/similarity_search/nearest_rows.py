@@ -117,7 +117,7 @@ def top_scores_and_indices(
     candidate_rows: np.ndarray | None = None,
     bonuses: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return the largest cosine similarities to a query, plus bonuses, and their row indices.
+    """Return the largest scores, cosine similarity to the query plus the row's bonus, and their row indices.
 
     The search is exact. The nearest row comes first; of equal similarities, the earlier row.
 

@@ -114,7 +114,7 @@ class UniformPoints:
     deviation_from_optimum: float | None
 
     def figure(self) -> Figure:
-        """Draw the points, or the uniformity by iteration if they are not 2-D, beside the matrix of cosines."""
+        """Draw two panels: the points if 2-D, otherwise the uniformity by iteration; and the matrix of cosines."""
         figure, (left, right) = create_panels(2)
         points = self.points
         if points.shape[1] == 2:
@@ -178,7 +178,7 @@ def minimize_uniformity_loss(
 @keep_deprecated_attributes(embeddings="clean_embeddings")
 @dataclass(frozen=True, eq=False)
 class FiveGaussiansResult:
-    """Embeddings on the circle, with their alignment and uniformity.
+    """Embeddings of five Gaussian clusters on the circle, with their alignment and uniformity.
 
     Attributes:
         data: points of the Gaussian mixture that were embedded.

@@ -1,4 +1,4 @@
-"""Training loop, its callbacks, the command `train`, and loading of failed steps."""
+"""Training loop, its callbacks, the command `train`, and loading of saved failed steps for debugging."""
 
 from typing import TYPE_CHECKING
 

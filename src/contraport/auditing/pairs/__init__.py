@@ -1,4 +1,4 @@
-"""Scores of two-view pairs, noise-rate estimates, deliberate mismatches and better partners.
+"""Audit of two-view pairs: scores, noise-rate estimates, deliberate mismatches, proposals of better partners.
 
 Training may import this package; what starts training runs is in `contraport.auditing`.
 """

@@ -154,7 +154,7 @@ class MismatchDroppingCallback(Callback, ABC, Generic[AuditStateT]):
             log.warning(format_memorization_warning(state.memorization_auc))
 
     def score_and_select_if_due(self, epoch: int) -> bool:
-        """Score the data and return True if scoring is due after `epoch` epochs.
+        """If scoring is due after `epoch` epochs, score and select pairs; return whether it was due.
 
         Training then continues on the items that the scores select.
         """
@@ -196,7 +196,7 @@ class MismatchDroppingCallback(Callback, ABC, Generic[AuditStateT]):
         self._order.fill_epochs_by_repeating(self._positions.numpy())
 
     def _draw_fresh_wrong_partners_of_decoys(self, purpose: str) -> Tensor:
-        """Draw a new wrong partner for each decoy, other than the one it is trained with, ``(d,)``.
+        """Draw for each decoy a new wrong partner, ``(d,)``, other than its wrong partner in training.
 
         It is the item itself where there is no other.
         """
@@ -224,7 +224,7 @@ class AuditCallback(MismatchDroppingCallback[PairAuditState]):
         return f"{wrong}; {len(state.training_positions)} of {len(state.mean_scores)} kept"
 
     def encode_all_pairs(self) -> PairedFeatures:
-        """Return the features of all pairs, of which only training pairs serve as neighbors."""
+        """Return the features of all pairs; only training pairs may be neighbors of others."""
         pool = self._positions[self._positions < len(self._dataset)]
         return encode_pairs(
             self._pipeline.model, self._dataset, self._pipeline.views, self._loader_config, neighbor_pool=pool

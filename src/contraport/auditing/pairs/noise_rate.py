@@ -96,7 +96,7 @@ def _empirical_cdf(sorted_scores: Scores, thresholds: Scores) -> NDArray[np.floa
 
 
 def _noise_rates_at_thresholds(pair_cdf: NDArray[np.float64], sorted_mismatches: Scores) -> NDArray[np.float64]:
-    """Estimate the noise rate at each threshold as the CDF of the pairs over that of known mismatches."""
+    """Estimate the noise rate at each threshold: the CDF of the pairs' scores divided by that of known mismatches."""
     thresholds = _compute_score_thresholds(sorted_mismatches)
     rates: NDArray[np.float64] = pair_cdf / _empirical_cdf(sorted_mismatches, thresholds)
     return rates.clip(max=1.0)

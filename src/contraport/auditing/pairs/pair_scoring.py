@@ -150,7 +150,7 @@ def _score_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     "likeness", "similarity in one view to the items nearest in the other view, averaged over both", shared_space=False
 )
 def _score_similarity_to_partner_neighbors(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    """Mean similarity of an item in its view to its partner's neighbors in the other, averaged over both directions."""
+    """Mean similarity in one view to the items nearest in the other view, averaged over both directions."""
     (near_first, near_second), (x, y) = paired.neighbors_by_view_excluding_members(pairs), paired.features
     return (_mean_similarity(y, pairs.second, near_first) + _mean_similarity(x, pairs.first, near_second)) / 2
 
@@ -173,7 +173,7 @@ def _score_cosine(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 
 @_register_statistic("softmax", "log-softmax in both directions: minus the InfoNCE loss", shared_space=True)
 def _score_mean_log_softmax(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    """Log-softmax of the cosine similarity, averaged over rows and columns."""
+    """Mean of the row-wise and the column-wise log-softmax of each pair's cosine similarity."""
     x, y = paired.load_embeddings()
     rows, columns = (
         torch.cat(
@@ -203,7 +203,7 @@ def _score_neg_rank_share(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 
 
 def _share_nearer_than_partner(queries: Tensor, candidates: Tensor, partner_vectors: Tensor) -> Tensor:
-    """Return the share of candidate vectors nearer to each query vector than its partner's, ``(p,)``."""
+    """Return for each query vector the share of candidate vectors that are nearer to it than its partner, ``(p,)``."""
     blocks = zip(*(split_into_row_blocks(x, len(candidates)) for x in (queries, partner_vectors)), strict=True)
     return torch.cat([
         (x @ candidates.T > (x * y).sum(1, keepdim=True) + SIMILARITY_TIE_TOLERANCE).float().mean(1) for x, y in blocks

@@ -229,7 +229,7 @@ class PairedFeatures:
         return candidate_indices[top_products_and_indices(queries, select_rows(values, candidate_indices), count)[1]]
 
     def neighbors_by_view_excluding_members(self, pairs: PairIndices) -> tuple[Tensor, Tensor]:
-        """Return the items nearest to each pair in either view, without its members, ``(p, num_neighbors)`` per view.
+        """For each view, return the items nearest to each pair, ``(p, num_neighbors)``, without the pair's own items.
 
         A member among the neighbors would confirm its own pair, or in a re-paired one the pair that it comes from.
         """
@@ -243,7 +243,7 @@ class PairedFeatures:
         return near[0], near[1]
 
     def neg_log_rank_shares(self, view: int, queries: Tensor, candidates: Tensor) -> Tensor:
-        """Return -log of the rank share of each query's candidates, by nearness to the query, ``(p, k)``.
+        """Return -log(rank / number of references) of each query's candidates, ranked by nearness, ``(p, k)``.
 
         The rank share is the share of references at least as near to the query. The share is uniform for a random item,
         so the mean is 1 in every space. Ties count as one group.
@@ -307,7 +307,7 @@ class PairedFeatures:
 
     @cached_property
     def reference_cca_coordinates_by_fold(self) -> tuple[tuple[tuple[Tensor, Tensor], ...], ...]:
-        """CCA coordinates of the reference items in both views, by fold and by direction of prediction."""
+        """CCA coordinates of the reference items in both views, for each fold and each direction between the views."""
         centers, _, maps, correlations = self.cross_fitted_canonical_maps
         folds = []
         for fold_maps, weights in zip(maps, correlations, strict=True):

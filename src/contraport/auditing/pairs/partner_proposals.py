@@ -215,7 +215,7 @@ def _shortlist_partner_positions(paired: PairedFeatures, view: int, items: Tenso
 
 
 def fit_plan_slope_and_threshold(samples: Sequence[CandidateScoreEntries]) -> tuple[float, float]:
-    """Fit the slope and threshold that turn scores into a transport plan.
+    """Fit the slope and threshold of the log-kernel of a transport plan, slope * (score - threshold).
 
     The right partner of an item is its own; if that is no candidate, its mass should stay unmatched (slack). The mean
     log mass of right partners is maximized.
@@ -288,7 +288,7 @@ def solve_mass_and_slack(
 def _assign_distinct_item_per_proposal(
     proposed_entries: IntArray, candidates: CandidateScoreEntries, mass: FloatArray, content_ids: IntArray
 ) -> IntArray:
-    """Assign each proposal a different item that has the proposed second view; -1 if none is left.
+    """Assign each proposal an item with the proposed second view, no item twice; -1 if none is left.
 
     Args:
         proposed_entries: entries of the matrix that are proposals, ``(p,)``.

@@ -31,7 +31,7 @@ MIN_DECOYS, MAX_DECOYS, MAX_DECOY_SHARE = 200, 2_000, 0.2
 
 
 class DatasetWithDecoysPastEnd(Dataset):
-    """Dataset with deliberate mismatches (decoys) at positions after its last item.
+    """Dataset with deliberate mismatches (decoys) appended to its items.
 
     Its length is the number `n` of items: decoys are fetched by position but not counted.
 
@@ -127,7 +127,7 @@ def check_auditable_dataset(
 
 
 def format_incomplete_items(dataset: Dataset) -> str:
-    """Return the number of items that lack a view and their first rows, for messages.
+    """Format for messages how many items lack a view, and the row numbers of the first few.
 
     >>> from contraport.data import from_arrays
     >>> format_incomplete_items(from_arrays({"hand": np.eye(3), "eye": np.array([[1.0], [np.nan], [2.0]])}))
@@ -141,7 +141,7 @@ def format_incomplete_items(dataset: Dataset) -> str:
 
 
 def draw_mismatches_item_by_item(dataset: Dataset, *, seed: int) -> PairIndices:
-    """Draw a known mismatch for each item, ``(m,)``, without the items for which none is found.
+    """Draw a known mismatch for each item, ``(m,)``, leaving out items for which there is none.
 
     Items of equal content get partners of different contents, as wrong pairs do, so that the mismatches are as
     independent of one another as the pairs are.
@@ -164,7 +164,7 @@ def draw_mismatches_item_by_item(dataset: Dataset, *, seed: int) -> PairIndices:
 def draw_groups_of_exchanging_sets(
     dataset: Dataset, *, seed: int, holds_copies: bool = True
 ) -> tuple[tuple[Tensor, ...], ...]:
-    """Draw random groups of item sets; the sets of a group exchange partners, which forms mismatches.
+    """Draw random groups of item sets; mismatches are formed later by exchanging partners between the sets of a group.
 
     A group has two sets of similar size, ``(m,)`` items each; items of equal content share a set if `holds_copies`,
     otherwise each item is a set. If the number of sets is odd, the last group has three sets.
@@ -193,7 +193,7 @@ def draw_groups_of_exchanging_sets(
 
 
 def exchange_partners_across_sets(groups_of_sets: tuple[tuple[Tensor, ...], ...]) -> Tensor:
-    """Return a wrong partner for each item, from another item set of the same group.
+    """Return a wrong partner for each item, from another set of items in the same group of sets.
 
     >>> exchange_partners_across_sets((tuple(torch.tensor([[0], [2]])), tuple(torch.tensor([[1], [3], [4]])))).tolist()
     [2, 4, 0, 1, 3]

@@ -43,7 +43,7 @@ def estimate_view_noise_rates(names: Sequence[str], pair_rates: Mapping[tuple[st
 
 
 def find_views_with_known_rate(names: Sequence[str], reliable_pairs: Collection[tuple[str, str]]) -> NDArray[np.bool_]:
-    """Return which views have a share of wrong items that follows from the rates of the reliable pairs, ``(k,)``.
+    """Return for which views the share of wrong items follows from the noise rates of reliable view pairs, ``(k,)``.
 
     The rate of one pair is the sum over its two views; three pairs of three views determine the share of each.
 

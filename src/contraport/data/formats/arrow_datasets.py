@@ -95,7 +95,7 @@ class TableRows:
         return table.set_column(table.schema.get_field_index(name), name, texts.column(0))
 
     def known_empty_row_mask(self) -> np.ndarray:
-        """Return the mask of rows known to be empty; a row that names a file is checked only if the file is a text.
+        """Return the mask of rows known to be empty; of the files that rows name, only text files are opened.
 
         In an empty row every column is missing, NaN or an empty text. Other columns in files would have to be read.
 
@@ -343,7 +343,7 @@ def infer_roles_from_rows(rows: TableRows, declared_roles: Mapping[str, Any] | N
 def _name_rows_by_image_path(
     views: Sequence[ItemFilesBytesOrStore], present: np.ndarray | None, source_rows: PositionArray, table_name: str
 ) -> Sequence[str] | None:
-    """Return each row's image path, or its place in the table if it lacks an image; None without image files."""
+    """Name each row by its image path or, without one, by its place in the table; None without image files."""
     of_files = [(number, view.files) for number, view in enumerate(views) if isinstance(view, ImageFilePaths)]
     if not of_files or present is None:
         return of_files[0][1] if of_files else None

@@ -124,7 +124,7 @@ def from_torch(
 def _encode_labels_and_class_names(
     classes: object, labels: ArrayLike | Tensor | None
 ) -> tuple[Tensor | None, tuple[str, ...] | None]:
-    """Encode labels as integers, and return them with the class names; None for both without labels."""
+    """Return labels encoded as integers, and class names; both are None if there are no labels."""
     codes, names = factorize_to_tensor("labels", labels)
     if codes is None or names is None or names == ("-1",):
         return None, None

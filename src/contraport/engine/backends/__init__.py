@@ -1,4 +1,4 @@
-"""Backends, chosen by size and device, with context managers to override the choice."""
+"""Backends for sums over all pairs, chosen by number of pairs and device; context managers override the choice."""
 
 from __future__ import annotations
 

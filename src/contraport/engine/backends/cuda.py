@@ -142,7 +142,7 @@ class CudaPairPasses(PairPasses):
         row_exponents: Tensor | None = None,
         column_weights: Tensor | None = None,
     ) -> Tensor:
-        """Return each row's log-sum-exp or weighted sum of exponentials, (N,), on every process."""
+        """Return each row's log-sum-exp or weighted sum over all columns, (N,); each process computes some rows."""
         own = self._own_row_slice(len(inputs.x))
         own_exponents = None if row_exponents is None else row_exponents[own]
         part = _row_log_sums_or_weighted_sums(inputs.take_rows(own), column_exponents, own_exponents, column_weights)
@@ -218,7 +218,7 @@ class _KernelInputs(NamedTuple):
 
 
 class _StackedWeightTerms(NamedTuple):
-    """Terms of the pair weights, stacked into one tensor per field.
+    """Summands of the pair weights; each field holds one tensor, stacked over the summands.
 
     Written out, W_ij = exp(S_ij) times the sum over terms of exp(A_i + B_j) u_i v_j, with S the log-kernel log K.
 
@@ -245,7 +245,7 @@ class _StackedWeightTerms(NamedTuple):
 
 
 class _WeightVariants(NamedTuple):
-    """Pair weights in a general form and a faster one for special cases.
+    """Pair weights for a CUDA kernel, in the general form and in a faster form for the special cases that allow it.
 
     Which form is used is decided on the device: reading the flags would make the host wait.
 
@@ -356,7 +356,7 @@ def _row_gradients_and_sums_fused(
 def _embedding_and_bias_gradients_in_row_blocks(
     inputs: _KernelInputs, weights: _WeightVariants, needs_grad: Sequence[bool], without_link: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Compute the kernel inputs' gradients, storing pair weights one row block at a time."""
+    """Compute the gradients of embeddings and biases, storing the pair weights of one block of rows at a time."""
     x, y = inputs.x, inputs.y
     n, m = x.shape[0], y.shape[0]
     # W in bfloat16 beside half-precision embeddings: weights need the range of single precision, not its digits.

@@ -192,7 +192,7 @@ def _stack_half_step_relaxations(
     log_reference_factors: LogMarginals | None,
     num_directions: int,
 ) -> Relaxation:
-    """Stack the dampings and the maximum shifts of the half-steps into vectors."""
+    """Stack the damping factors of the half-steps, and their bounds on the change of potentials, into vectors."""
 
     def stack(values: list[float | Tensor | None], default: float) -> Tensor | None:
         if all(value is None for value in values):

@@ -110,11 +110,11 @@ class TsallisProblem(HostLoop):
 
     @property
     def potential_offset(self) -> float:
-        """Constant offset p b of the stored potentials v from the thresholds t."""
+        """Difference between the stored potentials and the thresholds, a constant."""
         return self.plan_exponent * self.factored_out_base
 
     def build_power_geometry(self, potential: Tensor, exponent: float) -> Geometry:
-        """Build the geometry of [(order - 1) (logit - threshold)]_+^exponent / factored_out_base^exponent."""
+        """Build a geometry with the kernel [(order - 1) (logit - threshold) / factored_out_base]_+^exponent."""
         link = ScaledLog1p(exponent) if self.order > 1 else PolynomialTailLink(-exponent)
         scale = 1 / abs(self.potential_offset)
         return self.logit_geometry.with_link(link, factor=scale, row_shift=-potential * scale)
@@ -125,7 +125,7 @@ class TsallisProblem(HostLoop):
         return row_log_sums(self.build_power_geometry(potential, exponent)) + log_factor
 
     def newton_step_and_log_mass(self, potential: Tensor) -> tuple[Tensor, Tensor]:
-        """Return, per potential, the Newton step toward mass 1, and the log mass.
+        """Return each potential's Newton step toward mass 1 of its row or column of the plan, and the log of the mass.
 
         The mass is h(t) = sum [(order - 1) (theta - t)]_+^p. The step is that of h^(order - 1), which is nearly linear:
         above order 1 a norm, convex and decreasing, and below a mean of powers, concave and increasing. From a lower

@@ -63,7 +63,7 @@ class KL(Divergence):
         return super().constraint_conflict_message(constraint) if self.conditional else None
 
     def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
-        """Return each row's divergence, (N,); rows share the difference in total mass in proportion to target mass."""
+        """Return each row's divergence, (N,), with the total-mass term divided among the rows by target mass."""
         if not result.block.pattern.includes_positives:
             check_has_negatives(result)
         target, plan = result.target, result.plan
@@ -287,7 +287,7 @@ class JensenShannon(PlanDistance):
 
 @dataclass(frozen=True, repr=False)
 class PlanUniformity(Divergence):
-    """Uniformity penalty of inverse optimal transport, on uneven plan mass of negatives.
+    """Uniformity penalty of inverse optimal transport: penalizes plan mass spread unevenly over the negatives.
 
     The penalty is KL(Q | P): Q is P with that mass spread evenly. With the cosine cost it takes no pass over the pairs.
 

@@ -167,7 +167,7 @@ class Domains(Target):
 
 
 def _build_piecewise_target(block: Block, levels: tuple[tuple[float, PairSet], ...]) -> PiecewiseConstantTargetPlan:
-    """Build the target plan of weighted pair sets, with row masses 1/N."""
+    """Build the target plan from sets of pairs, each with a weight, scaled to row masses 1/N."""
     n, dtype = block.shape[0], block.compute_dtype
     counts = [pairs.row_counts(dtype) if level == 1 else level * pairs.row_counts(dtype) for level, pairs in levels]
     totals = sum(counts[1:], counts[0])
@@ -178,7 +178,7 @@ def _build_piecewise_target(block: Block, levels: tuple[tuple[float, PairSet], .
 
 
 def _get_integer_attribute(name: str, attributes: Attributes) -> Tensor:
-    """Return an integer attribute of the items, (n,), or raise `UsageError`."""
+    """Return an attribute of the items, (n,), or raise `UsageError` if it is missing or has no integers."""
     if name not in attributes:
         raise UsageError(f"{name}: required, not given. Pass {name}= in the call, one per item.", kind="missing")
     value = attributes[name]

@@ -75,7 +75,7 @@ class TargetPlan(ABC):
         """Return the plan with zero-mass columns appended."""
 
     def row_products_with_log_kernel(self, log_kernel: LogKernel) -> Tensor:
-        """Return sum_j p_ij log K_ij per row, (N,), including masked pairs."""
+        """Return sum_j p_ij log K_ij per row, (N,), with the log-kernel before masking."""
         return log_kernel.row_sums_of_weighted_log_kernel(self)
 
     def row_relative_entropy(

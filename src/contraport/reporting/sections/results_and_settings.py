@@ -285,7 +285,7 @@ def build_metric_cell(
 
 
 def format_interval(metric: Metric, low: float, high: float) -> str:
-    """Format an interval as "84.2–86.1%", or "−2.000 to −1.500" if negative.
+    """Format an interval with a dash, as in "84.2–86.1%", or with "to" if an end is negative.
 
     >>> from contraport.metrics import find_metric
     >>> format_interval(find_metric("knn"), 0.842, 0.861), format_interval(find_metric("uniformity"), -2.0, -1.5)

@@ -147,7 +147,7 @@ LOGGER_CLASS_BY_NAME: dict[str, type[Logger]] = {
 
 
 def open_loggers(names: Iterable[str], run: WritableRun, config: Mapping[str, Any], *, step: int) -> list[Logger]:
-    """Open the loggers of a run, which continue when it is resumed.
+    """Open the loggers of a run, or continue those of a resumed run.
 
     Local files go to the folder `loggers/` of the run. New sessions record the settings `config`.
     """

@@ -64,7 +64,7 @@ class NegativeMiner(Callback):
         self._mined_epoch = -1
 
     def send_negatives_to_loader(self, loader: ClosableDataLoader | StreamLoader) -> None:
-        """Add mined negatives to later batches, or random ones before the first mining."""
+        """Add mined negatives to the next batches; random negatives before the first mining."""
         order = loader.batch_sampler
         assert isinstance(order, BatchOrder)
         order.insert_companions(self._positions)

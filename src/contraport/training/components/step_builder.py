@@ -75,7 +75,7 @@ _REPLACED_PART_OPTION_NAMES = "layout", "kernel", "divergence"
 
 
 def build_objective(settings: Settings) -> nn.Module | None:
-    """Build the objective from the settings, or return None with the option `predict`."""
+    """Build the objective from the settings, or return None if the option `predict` replaces it."""
     if settings.predict is not None:
         return None
     objective, temperature = settings.objective, settings.temperature
@@ -144,7 +144,7 @@ def build_loss_schedules(
 
 
 def resolve_target_text(settings: Settings, dataset: Dataset, objective: nn.Module, views: int) -> str | None:
-    """Return the option `target`, or if it is not given, the default, which depends on whether content repeats."""
+    """Return the option `target`; by default a target chosen by whether several items have equal content."""
     if settings.target is not None or isinstance(dataset, Stream):
         return settings.target
     if not (isinstance(objective, Objective) and objective.target == Pairs()):

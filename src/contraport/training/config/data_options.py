@@ -48,7 +48,7 @@ def _check_sample_weight(name: str, value: Any) -> None:
 
 
 def _serialize_augment_option(augment: Any) -> Any:
-    """Return the value of `augment` that `config.yaml` stores."""
+    """Convert the value of `augment` to the form that is written to `config.yaml`."""
     if augment is None or isinstance(augment, str):
         return augment
     change = getattr(augment, "function", augment)

@@ -192,7 +192,7 @@ def read_teacher_features(argument: str, file: str, dataset: Dataset, *, views: 
 
 
 def _find_positions_of_items(argument: str, file: str, embedded: Features, dataset: Dataset) -> np.ndarray:
-    """Return the position in `embedded` of each item of `dataset`; items of one row must have the same order in both.
+    """Return each item's position in `embedded`; items of the same source row must be in the same order in both.
 
     Raises:
         UsageError: `embedded` lacks items.

@@ -23,7 +23,7 @@ from contraport.training.step.step_losses import EmbeddedBatch, StepLoss
 
 
 class MinedBatchParts(NamedTuple):
-    """Items of a batch, the same with their mined negatives, and the ids of these negatives.
+    """Items of a batch, the items with their mined negatives appended, and the ids of these negatives.
 
     `items_then_negatives` has each item followed by its k negatives; in each view, those that were mined for this view.
     Ids are ``(b, k)`` per set of negatives.
@@ -194,7 +194,7 @@ class TrainingModule(nn.Module):
 
     @property
     def objective(self) -> nn.Module | None:
-        """Objective that compares embeddings, or None with the option `predict`."""
+        """Objective that compares embeddings, or None if the option `predict` replaces it."""
         return self.comparison.objective
 
     def list_all_encoders(self) -> list[nn.Module]:
@@ -282,7 +282,7 @@ class TrainingModule(nn.Module):
         *,
         in_chunks: bool = True,
     ) -> tuple[tuple[Tensor, ...], Tensor | None]:
-        """Return the embeddings of all views, zero where missing, and the mask ``(b, views)`` of the others.
+        """Return the embeddings of all views, zero where missing, and the mask ``(b, views)`` of the present ones.
 
         The mask is None if no item lacks a view.
 
