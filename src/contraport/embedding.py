@@ -95,7 +95,7 @@ class LoaderConfig(NamedTuple):
         dataset: Dataset,
         description: str,
     ) -> Tensor:
-        """Apply `function` to all items in batches, and return its outputs as a tensor on the CPU."""
+        """Apply `function` to all items in batches, and return the outputs as a CPU tensor."""
         outputs, start = torch.empty(0), 0
         for output, _ in self.iter_outputs_with_batches(function, model, prepare, dataset, description):
             if start == 0:
@@ -362,7 +362,7 @@ def check_views_fit_model(model: Model, dataset: Dataset, views: Views) -> None:
 
 
 def check_columns_fit_model(model: Model, dataset: Dataset) -> None:
-    """Raise `UsageError` if the table columns of a view are known and differ from those in training.
+    """Raise `UsageError` if a view's columns are known to differ from those in training.
 
     Different numbers of columns are left to the check of shapes.
     """

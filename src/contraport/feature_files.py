@@ -337,7 +337,7 @@ def _concatenate_shards(shards: Sequence[Features]) -> Features:
 
 
 def _features_from_array(features: np.ndarray) -> Features:
-    """Build `Features` from an array alone, with items numbered from 0 and the split "train"."""
+    """Build `Features` from an array alone: items from 0 in the split "train"."""
     items = features.shape[0] if features.ndim > 0 else 0
     return Features(features, np.arange(items), np.full(items, "train"))
 
@@ -463,7 +463,7 @@ def _read_parquet_table(path: Path, columns: Sequence[str] | None = None) -> pa.
 
 
 def _features_from_table(array: np.ndarray, table: pa.Table) -> Features:
-    """Build `Features` from an array and the per-item columns of an Arrow table, such as labels."""
+    """Build `Features` from an array and an Arrow table of labels and the like."""
     names = [name for name in _ITEM_COLUMNS if name in table.schema.names]
     columns = {name: np.asarray(table[name].to_pylist()) for name in names}
     if "row" not in columns or "split" not in columns:

@@ -282,7 +282,7 @@ def warn_renamed(old: str, new: str, *, stacklevel: int = 4) -> None:
 
 
 def accept_deprecated_keywords(**new_names: str) -> Callable[[CallableT], CallableT]:
-    """Decorator that accepts deprecated keywords, declared as ``old="new"``, with a warning.
+    """Decorator that accepts deprecated keywords, given as ``old="new"``, with a warning.
 
     >>> @accept_deprecated_keywords(wide="width")
     ... @dataclass
@@ -314,7 +314,7 @@ def accept_deprecated_keywords(**new_names: str) -> Callable[[CallableT], Callab
 
 
 def keep_deprecated_attributes(**new_names: str) -> Callable[[type[T]], type[T]]:
-    """Class decorator that redirects deprecated attributes, given as ``old="new"``, with a warning.
+    """Class decorator that keeps deprecated attributes, given as ``old="new"``.
 
     A subclass that overrides a deprecated name raises `UsageError`, as nothing would call its override.
     """
@@ -588,7 +588,7 @@ class OverloadedFunction(Protocol[P, T_co, Q, U_co]):
 def overload_by_options(
     options: Callable[P, object], result: type[T_co], other_options: Callable[Q, object], other_result: type[U_co]
 ) -> Callable[[Callable[..., T_co | U_co]], OverloadedFunction[P, T_co, Q, U_co]]:
-    """Decorator that declares two type overloads of a function, with the fields of two options classes as keywords."""
+    """Decorator that declares a function's two type overloads, one per options class."""
 
     def decorate(function: Callable[..., T_co | U_co]) -> OverloadedFunction[P, T_co, Q, U_co]:
         return cast(OverloadedFunction[P, T_co, Q, U_co], function)

@@ -83,7 +83,7 @@ def parse_start_end_shape(argument: str, text: float | str) -> tuple[float, floa
 
 
 def is_learned_temperature(text: object) -> bool:
-    """Return whether the option `temperature` requests a learned one, such as ``learn:0.07``.
+    """Return whether the option `temperature` is a learned one, such as ``learn:0.07``.
 
     >>> is_learned_temperature("learn:0.07"), is_learned_temperature("0.5:0.1")
     (True, False)
@@ -110,7 +110,7 @@ def parse_learned_temperature_start(learn_spec: str) -> float | None:
 
 
 def parse_temperature_schedule(text: float | str, steps: int) -> RampSchedule:
-    """Parse a temperature schedule such as ``"0.5:0.1:cosine"``, interpolated on a log scale.
+    """Parse a temperature schedule such as ``"0.5:0.1:cosine"``, on a log scale.
 
     >>> round(parse_temperature_schedule("0.5:0.1", steps=100).value(50), 3)
     0.224

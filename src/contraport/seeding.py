@@ -18,7 +18,7 @@ _FIXED_SEED_BY_PURPOSE = {"data.split": 0}
 
 
 def derive_128_bit_seed(purpose: str, *seed_and_keys: int) -> int:
-    """Derive the 128-bit seed of a random stream from the name of a purpose and integer keys.
+    """Derive the 128-bit seed of a random stream from its purpose and integer keys.
 
     Args:
         purpose: name of the use, such as ``"audit.decoys"``. Every use has its own, so that two uses never share draws,
@@ -41,7 +41,7 @@ def derive_128_bit_seed(purpose: str, *seed_and_keys: int) -> int:
 
 
 def numpy_generator(purpose: str, *seed_and_keys: int) -> np.random.Generator:
-    """Create a NumPy random generator, seeded from the name of its purpose and integer keys.
+    """Create a NumPy random generator, seeded by its purpose and integer keys.
 
     >>> numpy_generator("audit.decoys", 0).random() == numpy_generator("data.mismatch", 0).random()
     False
@@ -55,7 +55,7 @@ def derive_torch_seed(purpose: str, *seed_and_keys: int) -> int:
 
 
 def torch_generator(purpose: str, *seed_and_keys: int) -> torch.Generator:
-    """Create a torch generator on the CPU, seeded from the name of its purpose and integer keys."""
+    """Create a torch generator on the CPU, seeded by its purpose and integer keys."""
     return torch.Generator().manual_seed(derive_torch_seed(purpose, *seed_and_keys))
 
 
@@ -85,7 +85,7 @@ def fork_rng_with_lock(devices: Sequence[Any] | None = None) -> Iterator[None]:
 
 @contextmanager
 def fork_rng_locked_at_ends(devices: Sequence[Any] | None = None) -> Iterator[None]:
-    """Context manager that forks torch's generators, holding `GENERATOR_LOCK` only on entry and exit."""
+    """Context manager that forks torch's generators, thread-safe on entry and exit."""
     fork = torch.random.fork_rng(devices)
     with GENERATOR_LOCK:
         fork.__enter__()

@@ -1,1 +1,1 @@
-"""Internal helpers: files, locks, formatting, lazy imports, texts as tensors. Not a public interface."""
+"""Internal helpers: files, locks, formatting, lazy imports, texts as tensors."""

@@ -72,7 +72,7 @@ def format_flags(values: Mapping[str, Any]) -> str:
 
 
 def format_flags_in_style(flags: str) -> str:
-    """Rewrite the flags of a message as keyword arguments, unless it is shown on the command line.
+    """Rewrite command-line flags as keyword arguments, unless called from the command line.
 
     >>> format_flags_in_style("--objective iot --temperature 0.05 --freeze --init.image FILE")
     "objective='iot', temperature=0.05, freeze=True, init={'image': 'FILE'}"

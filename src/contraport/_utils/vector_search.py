@@ -84,7 +84,7 @@ def select_rows(values: TensorOrComputedRows, rows: Tensor) -> TensorOrComputedR
 
 
 def scale_rows_lazily_if_large(values: Tensor, scale: Callable[[Tensor], Tensor]) -> TensorOrComputedRows:
-    """Apply the function `scale` to the rows of a matrix: at once, or on access if the matrix is large.
+    """Scale the rows of a matrix by a function, on access if the matrix is large.
 
     >>> scale_rows_lazily_if_large(torch.tensor([[3.0, 4.0]]), F.normalize)
     tensor([[0.6000, 0.8000]])
@@ -174,7 +174,7 @@ def _unordered_top_indices(products: Tensor, count: int) -> Tensor:
 
 
 class CellSearch:
-    """Approximate nearest-neighbor index of unit vectors in clusters (cells) of bounded size.
+    """Approximate nearest-neighbor index of unit vectors, grouped in clusters (cells).
 
     Args:
         unit_vectors: the matrix, ``(n, d)``.
@@ -249,7 +249,7 @@ class CellSearch:
         return largest, rows.gather(1, order)
 
     def count_rows_in_nearer_cells(self, queries: Tensor, row_indices: Tensor) -> Tensor:
-        """For each pair of a query and a row, count the rows that lie in cells nearer to the query than the row's cell.
+        """Count the rows in cells that are nearer to each query than the cells of given rows.
 
         A cell is nearer if its center is. The row indices of each query, and the result, are int64 ``(q, k)``.
         """
@@ -311,7 +311,7 @@ def build_approximate_search_if_faster(
     min_recall: float,
     sample_size: int,
 ) -> ApproximateSearch | None:
-    """Build an approximate search with `min_recall`; return None if it is no faster than an exact one.
+    """Build an approximate search, or return None if exact search is as fast.
 
     The number of compared keys is chosen by the exact neighbors of `sample_size` queries, and the recall is measured on
     as many others. None if half of the keys would be compared: an exact search is then as fast.

@@ -1,4 +1,4 @@
-"""Audit of paired data: scores pairs, estimates the share of mismatches, and proposes better partners.
+"""Audit of paired data: scores of pairs, share of mismatches, better partners.
 
 The subpackage `contraport.auditing.pairs` scores pairs and filters those of a training run, which may import it. The
 other modules run audits, and import training.

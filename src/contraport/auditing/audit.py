@@ -252,7 +252,7 @@ def _list_pair_folder_names(view_names: Sequence[str]) -> list[str]:
 
 
 def _build_unaugmented_training_options(options: AuditOptions, dataset: Dataset) -> dict[str, Any]:
-    """Return training options without augmentation, with the batch size capped by the dataset size."""
+    """Return training options without augmentation, with a batch size that fits the data."""
     settings = {name: getattr(options, name) for name in (*TRAINING_OPTION_NAMES, "seed", "num_workers")}
     if options.objective == "info-nce" and options.temperature is None:
         settings["temperature"] = 0.2
@@ -261,7 +261,7 @@ def _build_unaugmented_training_options(options: AuditOptions, dataset: Dataset)
 
 @contextmanager
 def _lock_folder_and_record_options(options: AuditOptions, dataset: Dataset) -> Iterator[Path]:
-    """Context manager that locks the output folder, clears leftovers and records the audit's options.
+    """Context manager that locks the output folder and records the audit's options.
 
     Without `out`, yield a temporary folder. The record is removed if nothing else was written, as there is no audit to
     resume.

@@ -180,7 +180,7 @@ class Audit:
         }
 
     def json_fields(self) -> dict[str, object]:
-        """Return the fields that `--json` prints: those of `audit.json`, the attributes, and values derived per pair.
+        """Return what `--json` prints: `audit.json`, all attributes, and derived values per pair.
 
         `flagged` is the number of flagged pairs, `flagged_pairs` are their indices, the lowest score first. Unlike in
         `audit.json`, the rate has a value even if `is_rate_reliable` is False.

@@ -58,7 +58,7 @@ class RoundResult(NamedTuple):
     last_computed_features: PairedFeatures | None
 
     def get_trusted_pair_indices(self, view_names: Sequence[str]) -> Tensor:
-        """Return the sorted indices of the pairs of two views that are not suspected mismatches."""
+        """Return the sorted indices of the pairs that are not suspected mismatches."""
         items, suspects = len(self.scores), round(self.noise_rate.rate * len(self.scores))
         check(
             items - suspects >= NUM_NEIGHBORS + 2,
@@ -140,7 +140,7 @@ class CrossFitPairAndMismatchScores:
 def train_crossfit_rounds(
     dataset: Dataset, settings: Settings, saved_scores: CrossFitPairAndMismatchScores, *, statistic: str, folds: int
 ) -> Iterator[RoundResult]:
-    """Audit by cross-fitting in rounds, and yield each pair's mean score over the rounds so far.
+    """Audit by cross-fitting in rounds; yield each pair's mean score after each round.
 
     A round deals the pairs into folds and scores each by an encoder that is trained on the others, without the suspects
     of the rounds before. Pairs that exchange partners to make mismatches are always in the same fold, so that pairs and

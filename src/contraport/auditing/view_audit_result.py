@@ -141,7 +141,7 @@ class ViewAudit:
         }
 
     def json_fields(self) -> dict[str, object]:
-        """Return what `--json` prints: the contents of `audit.json`, all attributes, and the flagged views."""
+        """Return what `--json` prints: `audit.json`, all attributes, and the flagged views."""
         attributes = {one.name: getattr(self, one.name) for one in fields(self)}
         flagged = [{"item": item, "view": self.view_names[view]} for item, view in self.flagged().tolist()]
         return self.json_summary() | attributes | {"flagged_views": flagged}
@@ -178,7 +178,7 @@ class ViewAudit:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Warnings of each audit of two views, and of views with an unknown share of wrong items."""
+        """Warnings of the pairwise audits, and of views whose share of wrong items is unknown."""
         notes = [f"{' and '.join(pair)}: {note}" for pair, one in self.pair_audits.items() for note in one.notes]
         if unknown := self.views_of_unknown_rate:
             notes.append(

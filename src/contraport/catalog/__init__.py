@@ -1,4 +1,4 @@
-"""Catalog of named objectives, training recipes, data sets and encoders, shown by `contraport list`.
+"""Catalog of objectives, recipes, data sets and encoders, shown by `contraport list`.
 
 Reading the catalog imports nothing heavy. An objective is written with the public names of `contraport`, which are
 imported when it is built. A reader or a network is given by its location, ``module:attribute``, and imported when it is

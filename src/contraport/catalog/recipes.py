@@ -152,7 +152,7 @@ RECIPES: dict[str, Recipe] = {
 
 
 def apply_recipe(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge the settings of the option `recipe` into keyword arguments of `contraport.train`.
+    """Merge the settings of the option `recipe` into the other training options.
 
     Explicit options override the recipe. With another objective or other negatives, the recipe's settings of its own
     objective or negatives do not apply.

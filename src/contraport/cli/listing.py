@@ -72,7 +72,7 @@ def _build_rows(what: str) -> list[dict[str, str]]:
 
 
 def _replace_loss_arguments(summary: str) -> str:
-    """In a summary, replace the arguments of a loss, such as ``weights=``, by command-line options.
+    """Replace the loss arguments in a summary, such as ``weights=``, by training options.
 
     >>> _replace_loss_arguments("CoSENT (``weights=``)."), _replace_loss_arguments("SogCLR (``ids=``).")
     ('CoSENT (--sample_weight).', 'SogCLR.')

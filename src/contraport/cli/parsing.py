@@ -159,7 +159,7 @@ class _Parser(ArgumentParser):
         return super().parse_string(content, *args, **kwargs)
 
     def normalize_flag(self, word: str) -> str:
-        """Replace dashes in an option name by underscores, and a deprecated name by its current one."""
+        """Replace dashes in a flag by underscores, and a deprecated name by the current one."""
         match = re.match(r"--([\w-]+)", word)
         if match is None:
             return word
@@ -172,7 +172,7 @@ class _Parser(ArgumentParser):
         return f"--{name}{word[match.end() :]}"
 
     def merge_nested_flags(self, words: Sequence[str]) -> list[str]:
-        """Merge flags such as ``--train.columns.views VALUE`` into one ``--train.columns={...}``.
+        """Merge flags of nested keys, such as ``--train.columns.views VALUE``, into one flag.
 
         jsonargparse nests keys to a depth of one only.
         """

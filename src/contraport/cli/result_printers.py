@@ -137,7 +137,7 @@ def print_map(result: Map) -> None:
 
 
 def print_learned_cost(result: LearnedCost) -> None:
-    """Print how well a learned cost fits the coupling, and its strongest feature directions."""
+    """Print the fit of a learned cost, and its strongest feature directions."""
     print(f"{result}.")
     rows = [
         {"direction": str(number), "share of the affinity": f"{share:.1%}"}

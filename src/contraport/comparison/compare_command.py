@@ -174,7 +174,7 @@ def _run_cells(grid: Grid, cells: Sequence[Cell], budget: TimeBudget, on_done: O
 
 
 def _choose_default_metric_keys(grid: Grid) -> tuple[str, ...]:
-    """Return keys of the default metrics that can be computed for the first trainable run of the comparison.
+    """Return the keys of the default metrics that the first trainable run allows.
 
     Raises:
         UsageError: no cell can be trained, or the first trainable one allows no headline metric.
@@ -201,7 +201,7 @@ def _choose_default_metric_keys(grid: Grid) -> tuple[str, ...]:
 
 
 def _list_trial_and_table_cells(grid: Grid, trials: TrialCellsByRowAndColumn, selection_metric: Metric) -> list[Cell]:
-    """Return the training runs of the hyperparameter search, followed by those of the comparison table.
+    """List the runs of the hyperparameter search, then those of the comparison table.
 
     Where a hyperparameter search is not finished, the cells of the table still have the default settings.
     """
@@ -415,7 +415,7 @@ def _build_results_where_all_trials_failed(
 def _reference_metrics_by_name_and_column(
     grid: Grid, results: JobAndResultByRowColumnSeed
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """Return metrics of the references (untrained encoders and raw inputs), by reference name and column name.
+    """Return metrics of untrained encoders and raw inputs, by their name and column name.
 
     References are evaluated with the first seed only.
     """

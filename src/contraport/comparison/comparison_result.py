@@ -111,7 +111,7 @@ class Comparison:
         return {row for row, mean in means.items() if mean == best}
 
     def format_reference(self, name: str, column: str, metric: Metric) -> str:
-        """Format the metric value of a reference, which is given by name, such as "untrained encoder"."""
+        """Format the metric value of a reference, such as "untrained encoder"."""
         value = self.reference_metrics.get(name, {}).get(column, {}).get(metric.key)
         return "—" if value is None else metric.format(value).removesuffix("%")
 

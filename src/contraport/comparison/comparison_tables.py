@@ -26,7 +26,7 @@ def format_mean_and_half_width(metric: Metric, entry: TableEntry | EpochMean | N
 
 
 def format_markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, align_all_left: bool = False) -> str:
-    """Return a Markdown table; its columns after the first are right-aligned unless `align_all_left`."""
+    """Format a Markdown table, with all columns but the first right-aligned by default."""
     lines = [header, ["---", *["---" if align_all_left else "---:"] * (len(header) - 1)], *rows]
     return "\n".join(
         f"| {' | '.join(' '.join(cell.split()).replace('|', chr(92) + '|') for cell in line)} |" for line in lines
@@ -54,7 +54,7 @@ def format_means_table(comparison: Comparison, metric: Metric) -> str:
 
 
 class EpochTable(NamedTuple):
-    """Formatted means of one metric by objective and epoch, for one column of the comparison table."""
+    """Formatted means of one metric by objective and epoch, for one table column."""
 
     column: str
     epochs: list[int]
@@ -62,7 +62,7 @@ class EpochTable(NamedTuple):
 
 
 def build_epoch_tables(comparison: Comparison, metric: Metric) -> list[EpochTable]:
-    """Return one table for each column of the comparison, with a metric's means by objective and epoch."""
+    """Build a table of a metric by objective and epoch, for each column of the comparison."""
     tables = []
     for column in comparison.columns:
         means = {

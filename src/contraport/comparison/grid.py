@@ -157,7 +157,7 @@ class Grid:
 
     @cached_property
     def encoder_changes_by_reference_row(self) -> dict[str, dict[str, Any]]:
-        """Encoder options that differ from the baseline's, by row name, for rows whose untrained encoder is evaluated.
+        """Encoder options that differ from the baseline's, for each reference row.
 
         The untrained encoder and the raw inputs are evaluated too for these rows: the baseline, and the first row of
         each other encoder or representation. Metrics of another representation do not show what training added.
@@ -213,7 +213,7 @@ def _select_untrained_encoder_options(options: OptionMap) -> dict[str, Any]:
 
 
 def merge_train_options(options: OptionMap, overrides: OptionMap) -> dict[str, Any]:
-    """Return training options updated by overrides, with `objective_settings` merged key by key.
+    """Update training options by overrides, merging `objective_settings` key by key.
 
     >>> settings = {"objective_settings": {"lam": 0.1}, "epochs": 2}
     >>> merge_train_options({"objective_settings": {"q": 0.1}}, settings)

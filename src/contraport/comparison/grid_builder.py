@@ -1,4 +1,4 @@
-"""Builder of a comparison's grid from its options and its suite (a YAML file of options)."""
+"""Builder of a comparison's grid from its options and its suite (a YAML file)."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ _RESERVED_TRAIN_OPTION_NAMES = (
 
 
 def suite_entries_by_name(option: Literal["objectives", "settings"], *suites: OptionMap) -> dict[str, OptionMap]:
-    """Return the named entries of one option (objectives or settings) from several suites as one dictionary."""
+    """Merge the named entries of several suites for one option, objectives or settings."""
     entries = (entry for suite in suites for entry in suite.get(option, ()))
     return {str(name): entry for entry in entries if isinstance(entry, Mapping) for name in entry}
 
@@ -151,7 +151,7 @@ def suite_entries_by_name(option: Literal["objectives", "settings"], *suites: Op
 def split_or_look_up_entries(
     values: Iterable[str | OptionMap], suite_entries: Mapping[str, OptionMap]
 ) -> list[str | OptionMap]:
-    """Split `--objectives` or `--settings` values at commas, and replace names of the suite file by their definitions.
+    """Split option values at commas, and replace names by their definitions in the suite.
 
     A part without a colon before its ``=`` continues the settings before it. Quoted values keep their commas.
 
@@ -201,7 +201,7 @@ def _unpack_name_and_options(argument: str, entry: OptionMap) -> tuple[str, str 
 
 
 def _parse_objective_to_train_options(text: str, suggested_names: Iterable[str] = ()) -> dict[str, Any]:
-    """Parse an objective name with settings after a colon into options of `contraport.train`.
+    """Parse an objective, such as "rince:q=0.1", into options of `contraport.train`.
 
     Args:
         text: the name and settings, such as in the examples.
@@ -299,7 +299,7 @@ _OPTION_AND_DEFAULT_BY_SETTING_WORD = {
 
 
 def parse_column_setting(value: str | OptionMap, suggested_names: Iterable[str] = ()) -> tuple[str, dict[str, Any]]:
-    """Parse a data setting such as "strong+mismatched" into its name and its training options.
+    """Parse a data setting such as "strong+mismatched" into training options.
 
     >>> parse_column_setting("strong+mismatched:0.2")
     ('strong+mismatched:0.2', {'augment': 'strong', 'mismatch': 0.2})

@@ -243,7 +243,10 @@ def run_jobs_yielding_results(
 def _run_parallel_unless_running(
     jobs: Sequence[CellJob], processes: int, budget: TimeBudget
 ) -> Iterator[tuple[CellJob, JobResult | None]]:
-    """Run jobs in worker processes and yield each with its result, None for a job that another process is running."""
+    """Run jobs in worker processes and yield each with its result.
+
+    The result is None for a job that another process is running.
+    """
     context = get_context("spawn")
     counter = context.Value("i", 0)
     threads = max(1, torch.get_num_threads() // processes)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def plot_first_metric(comparison: Comparison) -> Figure:
-    """Plot the means of the first metric, one panel for each column of the comparison table."""
+    """Plot the means of the first metric, with one panel for each table column."""
     metric, rows = comparison.metrics[0], comparison.rows
     across = min(4, len(comparison.columns))  # panels in a row
     down = -(-len(comparison.columns) // across)
@@ -68,7 +68,7 @@ def _wrap_for_matplotlib(name: str) -> str:
 
 
 def _shared_data_suffix(comparison: Comparison) -> str:
-    """Return a title suffix that names the data if all columns share them, else an empty string."""
+    """Return a title suffix with the name of the data, empty if columns have several."""
     return f", {comparison.table_header_row[0]}" if comparison.table_header_row[1:] != comparison.columns else ""
 
 

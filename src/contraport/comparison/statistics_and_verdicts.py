@@ -212,7 +212,7 @@ def _collect_cell_values(
 
 
 def list_differences_of_unknown_seed_variance(grid: Grid, results: JobAndResultByRowColumnSeed) -> list[str]:
-    """List the table cells whose differences have unknown seed variance, each as "row on column".
+    """List cells whose difference has an unknown seed variance, each as "row on column".
 
     The list is empty if the table is large enough for a prior of the variance between seeds.
     """

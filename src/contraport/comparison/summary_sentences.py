@@ -39,7 +39,7 @@ def explain_verdict(verdict: ClaimVerdict) -> str:
 
 
 def summarize_first_metric(comparison: Comparison, column: str) -> str:
-    """Return a sentence that summarizes the first metric in one column (data set and setting)."""
+    """Summarize the first metric in one column (data set and setting) by a sentence."""
     metric = comparison.metrics[0]
     cells = comparison.list_column_entries(column, metric)
     entries = [one for one in cells if one.mean is not None]
@@ -136,7 +136,7 @@ def summarize_seeds_to_decide(comparison: Comparison, column: str) -> str:
 
 
 def _list_unbeaten_references(comparison: Comparison, column: str, metric: Metric, best: TableEntry) -> list[str]:
-    """Return the references, such as raw inputs, that no trained objective beats, each with its value."""
+    """List the references, such as raw inputs, that no trained objective beats."""
     if metric.better_direction == "neither":
         return []
     sign = -1 if metric.better_direction == "lower" else 1

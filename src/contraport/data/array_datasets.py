@@ -304,7 +304,7 @@ def _check_finite(argument: str, original_and_float32_blocks: Iterable[tuple[np.
 
 
 def find_extremes_if_rounded(values: np.ndarray) -> list[np.ndarray]:
-    """Return the minima and the maxima of each feature or channel, or [] if float32 holds all numbers of the dtype."""
+    """Return the minima and maxima per feature or channel, [] if float32 is exact."""
     if values.dtype.kind not in "iuf" or np.can_cast(values.dtype, np.float32):
         return []
     others = (0, *range(2, values.ndim))
@@ -312,7 +312,7 @@ def find_extremes_if_rounded(values: np.ndarray) -> list[np.ndarray]:
 
 
 def warn_of_float32_rounding(data_name: str, extremes: list[np.ndarray], column_names: Sequence[str] = ()) -> None:
-    """Warn of features whose spread between the given extremes is too small to survive rounding to float32."""
+    """Warn of features whose spread is too small for float32, given their extremes."""
     if extremes:
         low, high = np.min(extremes, axis=0), np.max(extremes, axis=0)
         largest = np.maximum(np.abs(low), np.abs(high))
@@ -325,7 +325,7 @@ def warn_of_float32_rounding(data_name: str, extremes: list[np.ndarray], column_
 
 @lru_cache
 def _warn_once(data_name: str, names: tuple[Any, ...], _content: bytes) -> None:
-    """Log a warning only once for the same data, whose splits are loaded one after the other."""
+    """Log the warning once for all splits of the same data."""
     message = "%s: rounding to float32 changes %s of small spread: %s; subtract the minimum first"
     _log.warning(message, data_name, pluralize(len(names), "column"), list(names[:10]))
 

@@ -128,7 +128,7 @@ class BatchOrder(Sampler[list[int]]):
         self.epoch = epoch
 
     def fill_epochs_by_repeating(self, positions: np.ndarray | None) -> None:
-        """Fill future epochs with only the items at `positions`, repeated up to the usual length.
+        """Fill future epochs with the items at `positions`, repeated to the usual length.
 
         None: with all items. An epoch repeats the positions, each time in another order, until it has as many batches
         as before. No batch contains an item twice.

@@ -308,7 +308,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         )
 
     def order_columns_as(self, column_names: Sequence[Sequence[str]]) -> Dataset:
-        """Order the columns of each view as in the entry of `column_names` with the same set of names.
+        """Order each view's columns as in the entry of `column_names` with the same names.
 
         A view whose names differ from those of all entries stays as it is.
 
@@ -442,7 +442,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
 def _join_names_and_renumber(
     codes: Tensor | None, names: tuple[str, ...] | None, leading_names: tuple[str, ...] | None
 ) -> tuple[Tensor | None, tuple[str, ...] | None]:
-    """Extend `leading_names` by the `names` it lacks, and renumber the category codes of `names` to match."""
+    """Extend `leading_names` by other `names`, and renumber the codes of `names` to match."""
     if codes is None or names is None or leading_names is None or names == leading_names:
         return codes, names
     joined = tuple(dict.fromkeys([*leading_names, *names]))

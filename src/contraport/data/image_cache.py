@@ -113,7 +113,7 @@ def _decode_into_cache(
 
 
 def digest_for_cache(dataset: Dataset) -> str:
-    """Return a cache key: a digest of the items and of the synthetic corruption applied to them.
+    """Return a cache key: a digest of the items and their synthetic corruption.
 
     It covers the content of all items, and the values of up to 1,000 items as they are fetched.
     """

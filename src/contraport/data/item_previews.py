@@ -61,7 +61,7 @@ def shrink_to_uint8_nchw(images: Tensor, max_image_side: int) -> NDArray[np.uint
 
 
 def _standardize_series_to_int8(series: Tensor, dataset: Dataset, view: int, max_steps: int) -> np.ndarray:
-    """Return series standardized, clipped and scaled to int8 from -100 to 100, ``(m, C, T)``.
+    """Standardize and clip series, and scale them to int8 from -100 to 100, ``(m, C, T)``.
 
     Three standard deviations become 100. Neighboring steps are averaged to at most `max_steps`. The mean and the
     standard deviation are those of a channel, or of a feature if the view is of vectors, which have one channel here.

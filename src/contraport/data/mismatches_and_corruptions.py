@@ -1,4 +1,4 @@
-"""Reproducible mismatched pairs, corruptions, class imbalance and domain shifts for datasets.
+"""Simulated mismatches, corruptions, class imbalance and domain shifts of datasets.
 
 The perturbation of an item depends only on its row in its source; that of mismatched pairs depends on a seed too.
 """
@@ -373,9 +373,10 @@ def _compress_jpeg(images: Tensor, quality: float) -> Tensor:
 
 
 def assign_shifted_domains(dataset: Dataset, shift: DomainShiftSpec) -> Dataset:
-    """Assign images to four random domains, rotate or restyle them by domain, and hold out one domain on request.
+    """Assign images to four random domains, and rotate or restyle them by domain.
 
-    With a domain held out, the training items are those of the other domains and the test items those of this one.
+    One domain is held out on request. With a domain held out, the training items are those of the other domains and the
+    test items those of this one.
 
     Raises:
         UsageError: the data have domains, are no images, or are not square and are to be rotated.

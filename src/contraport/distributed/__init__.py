@@ -1,4 +1,4 @@
-"""Distributed training: process groups, differentiable collectives, and errors that stop all processes."""
+"""Distributed training: process groups, differentiable collectives, shared errors."""
 
 from contraport.distributed.collectives import (
     Processes,

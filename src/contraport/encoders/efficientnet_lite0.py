@@ -30,7 +30,7 @@ WEIGHTS_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77
 
 
 def build_untrained_lite0(shape: tuple[int, ...]) -> nn.Module:
-    """Build a randomly initialized EfficientNet-Lite0 that returns 1280 features of an image.
+    """Build a randomly initialized EfficientNet-Lite0 with 1280 output features.
 
     Raises:
         UsageError: the items are not images.

@@ -48,7 +48,7 @@ def list_import_path_encoders(encoder: object) -> list[str]:
 
 @hint_on_error("contraport docs own-encoder trust-in-run-folders")
 def check_saved_encoder_trusted(saved_encoder: object, config_path: str, *, trust_remote_code: bool) -> None:
-    """Raise `UsageError` if the encoder of a saved configuration would import code that is not trusted."""
+    """Raise `UsageError` if a saved encoder would import code that is not trusted."""
     code = ", ".join(map(repr, list_import_path_encoders(saved_encoder)))
     remedy = f"Inspect it, and pass {format_options(trust_remote_code=True)} to run it."
     check(trust_remote_code or not code, f"encoder: {config_path} names code to run: {code}. {remedy}", "untrusted")
@@ -225,7 +225,7 @@ def _build_from_import_path(name: str, shape: Shape) -> nn.Module:
 
 
 def _check_encoder_not_stdlib(module: str, name: str) -> None:
-    """Raise `UsageError` if the import path of a custom encoder leads into the standard library."""
+    """Raise `UsageError` if a custom encoder would be imported from the standard library."""
     message = f"encoder: {name!r} belongs to Python's standard library; name your own {CUSTOM_ENCODER_LABEL}."
     check(module.partition(".")[0] not in sys.stdlib_module_names, message, "stdlib")
 

@@ -176,7 +176,10 @@ class InitialWeights:
 
     @property
     def common_image_size(self) -> int | None:
-        """Side length of the images that all encoders were trained on, or None if unknown or unequal."""
+        """Side length of the images that all encoders were trained on, or None.
+
+        It is None if a size is unknown or sizes differ.
+        """
         sizes = {weights.training_image_size for weights in self._list_encoder_weights()} - {None}
         return sizes.pop() if len(sizes) == 1 else None
 

@@ -189,7 +189,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
 
     @property
     def column_names(self) -> tuple[tuple[str, ...], ...]:
-        """Names of each view's table columns in the order used in training, empty for a view without names."""
+        """Names of each view's table columns, in training order; empty if unknown."""
         return tuple(map(tuple, self.config.get("column_names", [()] * len(self.shapes))))
 
     @property
@@ -215,7 +215,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         return truncated
 
     def _truncate_in_place(self, dims: int) -> None:
-        """Change this model so that it returns only the first `dims` coordinates of each representation."""
+        """Make this model return only the first `dims` coordinates of each representation."""
         most, part = min(self.untruncated_representation_sizes), self.representation_part
         good = is_integer(dims) and 1 <= dims <= most
         check(good, f"dims: must be an integer from 1 to {most}, the length of the representation, got {dims!r}.")
@@ -311,7 +311,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         return tuple(outputs[number] for number in range(len(inputs)))
 
     def forward(self, *views: Tensor) -> Tensor:
-        """Return the representation ``(b, num_features)`` of raw items, given as one tensor per view."""
+        """Return the representation ``(b, num_features)`` of items, given as a tensor per view."""
         check(len(views) == len(self.shapes), f"views: must be {len(self.shapes)}, got {len(views)}.", "shape")
         towers = [self.tower(view) for view in self.representation_views]
         inputs = [views[view] for view in self.representation_views]
@@ -415,7 +415,7 @@ class FeatureExtractor(nn.Module):
 def _encode_and_concat(
     towers: Iterable[nn.Module], views: Sequence[Tensor], part: RepresentationName, dims_per_view: int | None
 ) -> Tensor:
-    """Return the concatenated representations of all views, each truncated to `dims_per_view`."""
+    """Encode all views, truncate each to `dims_per_view`, and concatenate them."""
     features = [(cast(Tower, tower), tower(view)) for tower, view in zip(towers, views, strict=True)]
     outputs = [tower.to_representation(each, part) for tower, each in features]
     return torch.cat(outputs if dims_per_view is None else [output[:, :dims_per_view] for output in outputs], dim=1)

@@ -93,7 +93,7 @@ class Tower(nn.Module):
         return sizes.get(part, self.num_features)
 
     def to_representation(self, features: Tensor, part: RepresentationName) -> Tensor:
-        """Return the features, the projection, or the concatenation of the normalized features and projection."""
+        """Return the features, the projection, or both concatenated, as the tower is set up."""
         if part == PROJECTION_REPRESENTATION:
             projected: Tensor = self.projector(features)
             return projected

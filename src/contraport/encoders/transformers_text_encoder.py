@@ -235,7 +235,7 @@ def _load_error_prefix(part: str, source: str) -> str:
 
 
 def _find_model_file(source: str, name: str, transformers: ModuleType) -> Path | None:
-    """Return the path of a model's file, in a local folder or downloaded from the hub, or None."""
+    """Return the local path of a model's file, downloaded if needed, or None."""
     if Path(source).is_dir():
         return file if (file := Path(source, name)).is_file() else None
     try:

@@ -1,4 +1,4 @@
-"""Engine: differentiable sums over all pairs of rows and columns, computed by interchangeable backends."""
+"""Engine: differentiable sums over all pairs, computed by interchangeable backends."""
 
 from contraport.engine.autograd_utilities import (
     autocast_disabled,

@@ -47,7 +47,7 @@ class BackendConfig(NamedTuple):
     operand_dtype: torch.dtype = torch.float32
 
     def create_passes(self, geometry: Geometry, saved: Sequence[Tensor] = ()) -> PairPasses:
-        """Create the backend object that computes sums over all pairs, reusing any `saved` tensors."""
+        """Create the backend object that computes sums over all pairs, reusing `saved` tensors."""
         return self.passes_class(geometry, self.processes, saved, self.operand_dtype)
 
 
@@ -67,7 +67,7 @@ class BackwardArgs(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Operation(ABC):
-    """Base class of differentiable operations over all pairs of rows and columns of a geometry.
+    """Base class of differentiable operations over all pairs of rows and columns.
 
     Subclasses are dataclasses. The fields of a subclass must be values that `flatten` supports.
 

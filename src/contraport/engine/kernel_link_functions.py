@@ -33,7 +33,7 @@ class Link(ABC):
 
 @dataclass(frozen=True)
 class PolynomialTailLink(Link):
-    """Link function h(T) = -power log(1 - T), with T = -cost, for kernels with polynomial tails."""
+    """Link function h(T) = -power log(1 - T), for kernels with polynomial tails."""
 
     power: float
 
@@ -74,7 +74,7 @@ class DoubledLink(Link):
 
 @dataclass(frozen=True)
 class LinkPlusLogCost(Link):
-    """Link function that adds log(cost) to another link, so that the kernel is multiplied by the cost.
+    """Link function that adds log(cost) to another: the kernel is multiplied by the cost.
 
     It is h(T) = h_inner(T) + log(cost_at_zero - T). It is minus infinity, without gradient, where the cost is not
     positive.

@@ -221,7 +221,7 @@ class Kernel(nn.Module, ABC):
 
     @abstractmethod
     def log_kernel(self, negative_cost_in_unit: CostUnitToLogKernel, temperature: float | Tensor) -> LogKernel:
-        """Build the log-kernel from a function that returns -cost / unit for a given unit, such as the temperature.
+        """Build the log-kernel from a function that returns -cost / unit.
 
         Args:
             negative_cost_in_unit: returns -cost / u for a unit u, such as the temperature.
@@ -231,7 +231,7 @@ class Kernel(nn.Module, ABC):
     def _build_log_kernel_before_link(
         self, x: Tensor, y: Tensor, cost_unit: float | Tensor, temperature: float | Tensor, processes: Processes
     ) -> LogKernel:
-        """Build the log-kernel without a link: the negative cost between x and y, divided by `cost_unit`."""
+        """Build the log-kernel without a link: the negative cost over `cost_unit`."""
         if not isinstance(self.cost, str):
             factor = 1.0 if cost_unit is temperature else temperature / cost_unit
             return CallableLogKernel(self.cost, x, y, temperature, cost_factor=factor)
@@ -259,7 +259,7 @@ class Kernel(nn.Module, ABC):
         )
 
     def _repr_with_temperature(self, name: str, first_argument: object, options: str = "") -> str:
-        """Return the `repr` of the kernel, with its first constructor argument, temperature and options."""
+        """Return the `repr` of the kernel, with its main argument, temperature and options."""
         is_number = self.log_temperature is None and self._external is None
         temperature = self._value if is_number else float(f"{self.temperature:.6g}")
         options += ", learnable=True" if self.learns_temperature else ""
@@ -560,13 +560,13 @@ def _scale_for_negative_cosine(z: Tensor, cost_unit: float | Tensor) -> _ScaledE
 
 
 def _scale_for_cosine_distance(z: Tensor, cost_unit: float | Tensor) -> _ScaledEmbeddings:
-    """Scale embeddings so that <x, y> + biases is -cost / cost_unit, for the cost 1 - cos(x, y)."""
+    """Scale embeddings so that <x, y> + biases is (cos(x, y) - 1) / cost_unit."""
     units, _, common_squared_norm = _scale_for_negative_cosine(z, cost_unit)
     return _ScaledEmbeddings(units, -0.5 / cost_unit, common_squared_norm)  # half of -1 / cost_unit per side
 
 
 def _scale_for_sqeuclidean(z: Tensor, cost_unit: float | Tensor) -> _ScaledEmbeddings:
-    """Scale embeddings so that <x, y> + biases is -cost / cost_unit, for the cost ||x - y||^2."""
+    """Scale embeddings so that <x, y> + biases is -||x - y||^2 / cost_unit."""
     z = z * (2 / cost_unit) ** 0.5  # -||x - y||^2 / scale = <x', y'> - ||x'||^2 / 2 - ||y'||^2 / 2
     return _ScaledEmbeddings(z, -z.square().sum(-1) / 2)
 

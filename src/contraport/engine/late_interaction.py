@@ -180,12 +180,12 @@ class SetMatching(NamedTuple):
         return row, column
 
     def row_dual_terms(self, f: Tensor) -> Tensor:
-        """Return the contribution of the row potentials f to the dual objective, one for each vector of the row."""
+        """Return the term of each of a row's vectors in the dual, given its potential f."""
         ratio, _ = self.temperature_to_marginal_penalty_ratios
         return f if ratio == 0 else (1 / ratio + 1) * -torch.expm1(-ratio * f)
 
     def column_dual_terms(self, g: Tensor) -> Tensor:
-        """Return the contribution of the column potentials g to the dual objective, one for each vector of the column.
+        """Return the term of each of a column's vectors in the dual, given its potential g.
 
         It holds after a last half-step on the rows.
         """
@@ -233,7 +233,7 @@ def _set_similarities_and_argmax_op(
 
 @_set_similarities_and_argmax_op.register_fake
 def _allocate_scores_and_positions(x: Tensor, y: Tensor, temperature: float, *others: Any) -> list[Tensor]:
-    """Allocate the outputs of `_set_similarities_and_argmax_op`, with positions for MaxSim only.
+    """Allocate the outputs of `_set_similarities_and_argmax_op`.
 
     It is also the fake implementation of `_set_similarities_and_argmax_op`, by which `torch.compile` traces it.
     """
@@ -280,7 +280,7 @@ def _set_similarities_gradient_op(
 
 @_set_similarities_gradient_op.register_fake
 def _set_similarities_gradient_op_fake(x: Tensor, y: Tensor, *others: Any) -> list[Tensor]:
-    """Allocate the outputs of `_set_similarities_gradient_op` without computing them, for tracing."""
+    """Allocate the outputs of `_set_similarities_gradient_op` for tracing."""
     return [torch.empty_like(x), torch.empty_like(y)]
 
 
@@ -353,7 +353,7 @@ def _nonpadding_mask(z: Tensor) -> Tensor:
 
 
 def _iter_size_sorted_blocks(z: Tensor, max_vectors: int) -> Iterator[_PaddedSetBlock]:
-    """Yield blocks of vector sets, (n, t, d), sorted by set size; each block has at most `max_vectors` vectors.
+    """Yield blocks (n, t, d) of vector sets of similar size, with limited vectors.
 
     A set of more vectors is a block of its own. Sets are taken in the order of their size, so that a block needs little
     padding.
@@ -390,7 +390,7 @@ class _CosineTile:
             self.cosines.masked_fill_(self.b == 0, -torch.inf)
 
     def run_half_steps(self) -> Self:
-        """Run Sinkhorn half-steps on each pair of sets, and store each step's kernel sums and potentials.
+        """Run Sinkhorn half-steps on each pair of sets, storing kernel sums and potentials.
 
         The kernel is e^((cosine - shift) / temperature). Without steps on columns the shift is the maximum of each row,
         so that nothing vanishes at any temperature. With such steps it is 1, and the temperature is bounded from below.

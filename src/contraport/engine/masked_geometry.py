@@ -55,7 +55,7 @@ class PairExclusion(ABC):
 
 @dataclass(frozen=True, eq=False)
 class LabelExclusion(PairExclusion):
-    """Mask that excludes pairs with equal labels, except those whose second labels are equal too.
+    """Mask that excludes pairs with equal labels, unless a second label is equal too.
 
     One rule covers self pairs, duplicates and positives that are left out of a denominator, at the cost of a comparison
     per pair.

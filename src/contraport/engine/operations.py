@@ -167,7 +167,7 @@ def fixed_plan_row_costs(geometry: Geometry, f: Tensor, g: Tensor) -> Tensor:
 
 
 class ConvergedPotentials(NamedTuple):
-    """Converged potentials, (N,) and (M,), and the number of iterations, None under `torch.compile`."""
+    """Converged potentials, (N,) and (M,), and the number of iterations if known."""
 
     row_potential: Tensor
     column_potential: Tensor

@@ -108,7 +108,7 @@ class PairPasses(ABC):
 
     @abstractmethod
     def weighted_kernel_sums(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
-        """Return each summand of the pair weights, summed over rows or columns, whichever its factor varies along.
+        """Return the sum of each term of the pair weights over its factor's axis.
 
         A factor on ``"rows"`` gives sum_i exp(S_ij + A_i + B_j) u_i, (M,); one on ``"columns"`` the sum over j, (N,).
         At most one term may be on each axis.
@@ -135,7 +135,7 @@ class PairPasses(ABC):
         """
 
     def _reduce_or_scale_gradients(self, gradients: list[Tensor | None]) -> list[Tensor | None]:
-        """Reduce or scale each gradient so that averaging over processes gives the full gradient.
+        """Scale gradients such that their average over processes is the full gradient.
 
         Inputs that belong to no row or column (parameters of a learned cost) are replicated: their gradients are summed
         over the processes. Others are multiplied by the number of processes.

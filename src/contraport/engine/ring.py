@@ -79,7 +79,7 @@ class Shards(NamedTuple):
         return value if self.inverse_order is None else value[self.inverse_order]
 
     def row_indices(self, slice_in_owner_order: slice) -> Indices:
-        """Return the original indices of a slice of the rows, which are ordered by process rank."""
+        """Return the original indices of a slice of rows in the order of process ranks."""
         return slice_in_owner_order if self.order is None else self.order[slice_in_owner_order]
 
 
@@ -226,7 +226,7 @@ class RingLogKernel(LogKernel):
         return RingExchange(self.processes, block, sizes, hops, with_gradient=with_gradient)
 
     def iter_visits(self, exchange: RingExchange, *, half_ring: bool = False) -> Iterator[RingVisit]:
-        """Yield the blocks of pairs between this process's rows and the columns of each process in turn.
+        """Yield the pairs of this process's rows and the columns of each process in turn.
 
         With `half_ring`, only one of (i, j) and (j, i) is visited.
         """
@@ -269,12 +269,12 @@ class RingLogKernel(LogKernel):
                     part[visit.local_columns] += value
 
     def own_column_gradients_by_input_index(self, exchange: RingExchange) -> dict[int, Tensor]:
-        """Return the gradients of this process's column inputs, by the index of each in `inputs`."""
+        """Return gradients of this process's column inputs, by position in `inputs`."""
         parts = self._unpack_block(exchange.gradient_accumulator, self.processes.rank)
         return dict(zip(self.own.column_input_indices, parts, strict=True))
 
     def _unpack_block(self, block: Tensor, owner: int) -> list[Tensor]:
-        """Split a received flat tensor into column embeddings and biases, or into their gradients."""
+        """Split a received flat tensor into columns' embeddings and biases, or gradients."""
         count, parts, start = self.column_shards.sizes[owner], [], 0
         for k in self.own.column_input_indices:
             shape = count, *self.own.inputs[k].shape[1:]

@@ -1,4 +1,4 @@
-"""Contrastive encoders, t-SNE and inverse optimal transport as scikit-learn estimators, and the command `map`."""
+"""Scikit-learn estimators: contrastive encoders, t-SNE, inverse optimal transport."""
 
 from typing import TYPE_CHECKING
 

@@ -87,7 +87,7 @@ class _AllOrSelectedViewsFeatureTransformer(TransformerMixin, BaseEstimator):
         self._sklearn_output_config = getattr(encoder, "_sklearn_output_config", {})  # the setting of `set_output`
 
     def transform(self, with_index: object) -> NDArray[np.float32]:
-        """Return the features of the items, (m, features), as a data frame if `with_index` is one, with its index."""
+        """Return the items' features, (m, features), with the index of a data frame if given."""
         encoder, loader_config = self.encoder, LoaderConfig(device=resolve_available_device(self.encoder.device))
         dataset = encoder._build_dataset(self.X, reset=False, views=self.views)
         model = encoder._model if self.views is None else FeatureExtractor(encoder._model, self.views)
@@ -464,7 +464,7 @@ class _LossCurveRecorder(Callback):
 
 @contextmanager
 def _explain_missing_labels(y: ArrayLike | None) -> Iterator[None]:
-    """If the given y holds no labels, replace the error of the objective by one that names what y holds."""
+    """Replace the error of an objective without labels by one that describes y."""
     try:
         yield
     except UsageError as error:
@@ -492,7 +492,7 @@ def _find_dict_or_tuple_views(X: object) -> dict[str, ArrayLike] | None:
 
 
 def _is_text_or_has_two_axes(argument: str, view: Any) -> bool:
-    """Return whether an entry of a tuple can be a view: texts, or array-like data with two axes or more."""
+    """Return whether a value can be a view: texts, or data with two axes or more."""
     if texts_or_none_if_no_strings(argument, view) is not None:
         return True
     shape = getattr(view, "shape", None)  # frames and tables have no `ndim`

@@ -113,7 +113,7 @@ def _compute_kernel_spectrum(
 
 
 def _compute_lagrange_weights_and_slopes(fractions: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the Lagrange interpolation weights of the six nearest nodes, and their derivatives.
+    """Compute Lagrange interpolation weights of the six nearest nodes and derivatives.
 
     Fractions, ``(...)``, are the positions of points between two nodes, in [0, 1).
     """

@@ -202,7 +202,10 @@ class InverseOT(BaseEstimator):
 
 
 def check_column_names(argument: str, features: Any, holder: BaseEstimator, *, reset: bool) -> None:
-    """Store the column names of a frame in `holder`, or check that they equal those stored, as scikit-learn does."""
+    """Store the column names of a frame in `holder`, or compare them with those stored.
+
+    As in scikit-learn, other names are an error.
+    """
     try:
         validate_data(holder, features, reset=reset, skip_check_array=True, ensure_2d=False)
     except ValueError as error:

@@ -70,7 +70,7 @@ class LearnedCost(NamedTuple):
 
     @property
     def explained_share(self) -> float:
-        """Share of the mutual information of rows and columns that the cost explains; 0 if there is none."""
+        """Share of the mutual information of rows and columns that the cost explains."""
         return 1 - self.kl_divergence / self.independent_kl if self.independent_kl > 1e-12 else 0.0  # 1e-12: rounding
 
     def __str__(self) -> str:
@@ -200,7 +200,7 @@ def _read_matrix(source: Any) -> np.ndarray:
 
 
 def _check_no_numeric_heading(file: Path) -> None:
-    """Raise `UsageError` if the first line has the numbers of the columns, 0,1,2 and so on, as pandas names them."""
+    """Raise `UsageError` if the first line numbers the columns: 0,1,2 and so on."""
     with file.open(encoding="utf-8", errors="replace") as lines:
         words = [word.strip() for word in lines.readline().split(",")]
     message = f"coupling: {file} must be numbers without a heading, got the first line {','.join(words[:3])}, which "
@@ -215,7 +215,7 @@ def _check_matrix_size(num_rows: int, num_columns: int) -> None:
 
 
 def _standardize_or_whiten(argument: str, features: np.ndarray, components: int) -> np.ndarray:
-    """Standardize features; if they have more than `components` columns, reduce them by PCA whitening."""
+    """Standardize features, or whiten them to `components` dimensions if they are wide."""
     features = np.asarray(features, dtype=np.float64)
     check(bool(np.isfinite(features).all()), f"{argument}: features must be finite.", "not_finite")
     features = features - features.mean(0)
@@ -234,7 +234,7 @@ def _standardize_or_whiten(argument: str, features: np.ndarray, components: int)
 def _write_cost_arrays_and_plot(
     folder: Path, result: LearnedCost, observed: np.ndarray, row_features: np.ndarray, column_features: np.ndarray
 ) -> None:
-    """Write the cost arrays to `inverse_ot.npz`, and the observed and fitted plans to `plans.png`."""
+    """Write the cost arrays to `inverse_ot.npz`, and both plans to `plans.png`."""
     arrays = {name: getattr(result, name) for name in ("cost", "plan", "affinity", "row_positions", "column_positions")}
     write_npz(folder / "inverse_ot.npz", arrays | {"row_features": row_features, "column_features": column_features})
     left, _, right = np.linalg.svd(result.affinity)

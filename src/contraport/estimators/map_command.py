@@ -122,7 +122,7 @@ def map(arguments: dict[str, Any]) -> Map:
 
 
 def _load_or_embed_items(options: MapOptions, loader_config: LoaderConfig) -> tuple[Features, Dataset | None]:
-    """Load or embed the items to map; return their features, and their dataset if there is one."""
+    """Load or embed the items to map, and return their features and dataset, if any."""
     source = options.source
     if isinstance(source, Run) or (isinstance(source, str | Path) and (Path(source) / "config.yaml").is_file()):
         return _embed_run_items(as_run_folder(source), options, loader_config)

@@ -207,7 +207,7 @@ def _embed_to_file(options: EmbedOptions, out: Path, compute_output: Callable[..
 
 
 def _check_output_path(options: EmbedOptions, path: Path, num_processes: int) -> None:
-    """Raise `UsageError` if the output file cannot be written, or if `shard_items` conflicts with several processes."""
+    """Raise `UsageError` if the output cannot be written as requested."""
     suffixes = join_names(SUPPORTED_SUFFIXES, "or")
     check(path.suffix in SUPPORTED_SUFFIXES, f"out: must end in {suffixes}, got {path.name!r}.", "suffix")
     check_output_file("out", path, overwrite=options.overwrite)

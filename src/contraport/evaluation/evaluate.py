@@ -272,7 +272,7 @@ def _build_evaluation(
 def _collect_page_arrays_and_plan_note(
     loaded: LoadedRun, trained: EvalContext, plans: Sequence[tuple[int, ArraysByName]], *, has_probe: bool
 ) -> tuple[ArraysByName, str | None]:
-    """Return the arrays for the report page, and a note if they include no plan of the test items."""
+    """Return the arrays for the report page, and a note if they include no plan."""
     samples = collect_test_figure_arrays(trained, has_probe=has_probe) | (
         collect_worst_probe_error_arrays(trained) if has_probe else {}
     )
@@ -343,7 +343,7 @@ def _check_zero_shot_classes(context: EvalContext, classes: Sequence[str], run: 
 
 
 def _value_and_interval_by_direction(results: ResultByMetric) -> dict[str, dict[str, dict[str, float]]]:
-    """Return retrieval metrics from each view to each other view, with confidence intervals."""
+    """Return retrieval metrics by direction between views, with confidence intervals."""
     parts = {
         (part, key): part_result
         for key, result in results.items()

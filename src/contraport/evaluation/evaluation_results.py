@@ -42,12 +42,15 @@ class Evaluation(dict[str, Any]):
 
     @property
     def baselines(self) -> dict[str, dict[str, MetricValue]]:
-        """Metrics of each baseline: of "raw" inputs, and of the "untrained" or "given" (pretrained) encoder."""
+        """Metrics of the baselines: "raw" inputs, and the "untrained" or "given" encoder.
+
+        A given encoder is the pretrained one that training began with.
+        """
         return {name: self._collect_metrics(name) for name in BASELINE_TITLES if name in self["rows"]}
 
     @property
     def differences(self) -> dict[str, dict[str, Difference]]:
-        """Paired differences of this run from each baseline or compared run, by its name and metric key."""
+        """Paired differences from each baseline or compared run, by its name and metric key."""
         return {
             name: {key: Difference(**one) for key, one in by_metric.items()}
             for name, by_metric in self.get("differences", {}).items()
@@ -71,7 +74,7 @@ class Evaluation(dict[str, Any]):
         return {key: MetricValue(value, **ends[key]) for key, value in self["rows"][encoder].items()}
 
     def to_rows(self) -> list[EncoderMetricRow]:
-        """Return a row for each encoder and metric, for ``pandas.DataFrame(evaluation.to_rows())``.
+        """Return a row for each encoder and metric, for ``pandas.DataFrame``.
 
         The ends of the confidence interval are None for metrics without one.
 

@@ -165,7 +165,7 @@ class LoadedRun:
         )
 
     def load_baselines_by_name(self) -> dict[str, Model | RawInputEncoder]:
-        """Load both baselines, raw inputs and the model before training, as a dictionary by name."""
+        """Load both baselines by name: raw inputs, and the model before training."""
         initial = self.run_folder.find_pretrained_initial_model(
             trust_remote_code=self.evaluate_options.trust_remote_code
         )

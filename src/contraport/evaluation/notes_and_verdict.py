@@ -215,7 +215,7 @@ def find_verdict_text(
     could_use_weighted_ngrams: bool = False,
     has_several_views: bool = False,
 ) -> str | None:
-    """Return a sentence on whether to use the features of the trained encoder or of a baseline.
+    """Return a sentence that recommends the trained encoder or a baseline.
 
     None if no metric compares them.
 

@@ -60,7 +60,7 @@ def collect_test_figure_arrays(context: EvalContext, *, has_probe: bool) -> Arra
 
 
 def collect_feature_plot_arrays(dataset: Dataset, features: Tensor, positions: Tensor) -> ArraysByName:
-    """Return arrays for plots of the items at `positions`, and the spectrum of all features."""
+    """Return arrays for plots of items at `positions`, and the spectrum of all features."""
     chosen = features[positions]
     points, method = project_to_2d_with_method(chosen)
     return {

@@ -86,7 +86,7 @@ def load_evaluation_datasets(run: WritableRun, settings: Settings, model: Model,
 
 
 def load_splits(run: WritableRun, loader: SplitLoader, data: Any, *, drop_trained_items: bool = True) -> Splits:
-    """Load the train and test splits of data, without test items that the run was trained on.
+    """Load the train and test splits, without test items that the run was trained on.
 
     If the data are the items of the run, under whatever name and options, the splits are those of its training.
     Otherwise they are drawn anew.
@@ -262,7 +262,7 @@ class SplitLoader:
 
 
 def resolve_dataset_view_index(dataset: Dataset, model: Model, model_view: object) -> int:
-    """Return the index, in the dataset, of the view that the given view of the model was trained on."""
+    """Return the index of the dataset's view that is input to the given view of the model."""
     number = model.view_index(model_view)
     names, shapes = dataset.view_names, dataset.shapes
     if model.view_names[number] in names:

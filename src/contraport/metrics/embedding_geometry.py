@@ -244,7 +244,7 @@ def weighted_skewness(values: Tensor, weights: Tensor) -> Tensor:
 
 
 def fixed_subset_positions(num_items: int) -> Tensor:
-    """Return the positions of a fixed random subset of at most `MAX_PAIRWISE_METRIC_ITEMS` items."""
+    """Return the positions of a fixed random subset of items, for pairwise metrics."""
     if num_items <= MAX_PAIRWISE_METRIC_ITEMS:
         return torch.arange(num_items)
     generator = torch_generator("metrics.uniformity", num_items)

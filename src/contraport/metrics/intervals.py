@@ -1,4 +1,4 @@
-"""Bootstrap confidence intervals over test items, for one encoder and for paired differences.
+"""Bootstrap confidence intervals over test items: one encoder, or paired differences.
 
 Items are resampled with replacement and nothing is fitted again. An interval therefore covers other test items, but not
 other training items or seeds.
@@ -60,7 +60,7 @@ def bootstrap_means(items: ItemValueArray, counts: Array) -> Array:
 
 
 def bootstrap_means_transformed_below_1(items: ItemValueArray, counts: Array) -> Array:
-    """Return bootstrap means, `(b,)`, whose deviations are applied to log(1 - mean), so that they stay below 1.
+    """Return bootstrap means, `(b,)`, transformed so that they stay below 1.
 
     Item values that are pseudovalues may have a mean above 1 on a resample. The change of the mean is therefore applied
     to log(1 - mean): equal to first order, and the result stays below 1.

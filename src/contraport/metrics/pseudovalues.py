@@ -33,7 +33,7 @@ from contraport.metrics.retrieval_ranks import nearest_indices, unit_vectors
 def compute_pseudovalues(
     value: float, weighted_statistic: Callable[[Tensor], Tensor], num_items: int
 ) -> ItemValueArray:
-    """Return pseudovalues `(items,)` from a statistic's gradient with respect to item weights.
+    """Return pseudovalues `(items,)` from a statistic's gradient in the item weights.
 
     The mean of the pseudovalues is `value`.
 

@@ -163,7 +163,7 @@ def symmetric_log_match_probability(
 
 
 def nearest_indices(z: Tensor, count: int) -> Tensor:
-    """Return positions of the `count` other items nearest to each item by cosine, `(n, count)`.
+    """Return the positions of each item's nearest other items by cosine, `(n, count)`.
 
     Raises:
         UsageError: `z` is not finite, or has no more than `count` items.
@@ -242,7 +242,10 @@ class _DistinctViews(NamedTuple):
 
 
 def _first_view_ranks_at(views: _DistinctViews, positions: Tensor) -> Tensor:
-    """For each query, a first view, return the best rank of its true partners among all second views, (q,)."""
+    """Return the best rank of each query's partners among all second views, (q,).
+
+    The queries are first views.
+    """
     chosen, at = views.row_by_item[positions].unique(return_inverse=True)
     index_in_chosen = views.row_by_item.new_full((len(views.row_points),), -1)
     index_in_chosen[chosen] = torch.arange(len(chosen), device=chosen.device)

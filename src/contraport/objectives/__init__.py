@@ -1,4 +1,4 @@
-"""Contrastive objectives: layout, kernel, constraint, target and divergence, combined into one loss."""
+"""Contrastive objectives, combined of layout, kernel, constraint, target and divergence."""
 
 from contraport.objectives import constraints, divergences, layout_wrappers, layouts, targets
 from contraport.objectives.constraints import *

@@ -53,7 +53,7 @@ def log_sum_exp_by_group(groups: Tensor, values: Tensor, num_groups: int) -> Ten
 
 @dataclass(frozen=True, eq=False)
 class EqualLabelTerm:
-    """Term of a `PairSet`: the pairs with equal labels, added to the set or subtracted from it.
+    """Pairs with equal labels, added to a `PairSet` or subtracted from it.
 
     Labels are (N, k) and (M, k); k = 0 is the set of all pairs.
     """
@@ -98,9 +98,9 @@ class EqualLabelTerm:
 
 @dataclass(frozen=True, eq=False)
 class PairSet:
-    """Set of pairs, stored as label-equality matrices that are added or subtracted to give its 0/1 matrix.
+    """Set of pairs, stored as a sum of signed label-equality matrices.
 
-    The first of these has sign 1.
+    The sum is the 0/1 matrix of the set. The first of the matrices has sign 1.
     """
 
     terms: tuple[EqualLabelTerm, ...]

@@ -131,7 +131,7 @@ def zero_pad_vector_sets(sets: Sequence[Tensor], min_size: int = 0) -> tuple[Ten
 
 
 def as_masked_vector_sets(views: Sequence[Tensor], masks: object) -> tuple[Tensor, ...]:
-    """Return views as vector sets, (n, t, d), with zeros for the vectors outside each view's mask.
+    """Return views as vector sets, (n, t, d), zero for vectors outside the mask.
 
     Args:
         views: (n, t, d) each, or (n, d), sets of one.
@@ -217,7 +217,10 @@ def parse_call_inputs(
 
 
 def _has_different_items(views: Sequence[Tensor], raw_attributes: Mapping[str, Any]) -> bool:
-    """Return whether two views hold different items: their sizes differ, or a value per item is given for each view."""
+    """Return whether two views hold different items.
+
+    Then their sizes differ, or values per item, such as labels, are given for each view.
+    """
     for view in views:
         if not (isinstance(view, Tensor) and view.ndim in (2, 3)):
             return False
@@ -226,14 +229,14 @@ def _has_different_items(views: Sequence[Tensor], raw_attributes: Mapping[str, A
 
 
 def _is_pair_of_arrays(value: object) -> bool:
-    """Return whether values per item, such as labels, are given as a pair of arrays, one per view."""
+    """Return whether values per item, such as labels, are given for each view."""
     return isinstance(value, tuple) and len(value) == 2 and all(np.ndim(part) > 0 for part in value)
 
 
 def _build_inputs_of_different_items(
     views: tuple[Tensor, ...], raw_attributes: Mapping[str, Any], sets: bool
 ) -> CallInputs:
-    """Build the inputs of a loss from two views of different items, as one batch of n + m items."""
+    """Build the inputs of a loss from views of n and m different items, one batch of n + m."""
     check(len(views) == 2, f"views: must be 2 if they show different items, got {len(views)}.")
     for v, view in enumerate(views):
         check_views([view], first_number=v, sets=sets)

@@ -247,11 +247,11 @@ def _iterate_matching_part_indices(
 
 
 def _argsort_into_two_parts(sides: Sequence[Tensor], first_size: int, generator: torch.Generator) -> list[Tensor]:
-    """Order both point sets so that their first `first_size` points are assigned to one another, and the rest likewise.
+    """Order both point sets such that their first `first_size` points are matched.
 
-    A single set is sorted along a random direction. Given the parts of one of two sets, the best parts of the other are
-    cut along the difference of the means of these parts: no plan has to be computed. The two sets take turns, which
-    never raises the cost.
+    The rest is matched too. A single set is sorted along a random direction. Given the parts of one of two sets, the
+    best parts of the other are cut along the difference of the means of these parts: no plan has to be computed. The
+    two sets take turns, which never raises the cost.
     """
     # A random combination of the centered points.
     weights = torch.randn(len(sides[0]), generator=generator, dtype=sides[0].dtype)

@@ -338,7 +338,7 @@ def build_diagonal_pattern(
 
 
 class LayoutTraits(NamedTuple):
-    """Properties of a layout that do not depend on the views passed to it, such as `stop_gradient`.
+    """Properties of a layout, independent of the views, such as `stop_gradient`.
 
     Attributes:
         shared_columns: Whether the columns are not items but prototypes or the like, the same for all rows and
@@ -365,7 +365,7 @@ class LayoutTraits(NamedTuple):
 
 
 class BooleanFieldCheckMixin(NonDefaultsReprMixin):
-    """Mixin that checks the Boolean fields of layouts, constraints, targets and divergences."""
+    """Mixin that checks the Boolean fields of the parts of an objective."""
 
     def __post_init__(self) -> None:
         instance: Any = self
@@ -387,7 +387,7 @@ class Layout(BooleanFieldCheckMixin, ABC):
 
     @property
     def traits(self) -> LayoutTraits:
-        """Properties of the layout that do not depend on the views passed to it, such as `stop_gradient`."""
+        """Properties of the layout, independent of the views, such as `stop_gradient`."""
         return LayoutTraits()
 
     def with_mask_by_features(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
@@ -468,7 +468,7 @@ class Cross(Layout):
         )
 
     def __call__(self, *views: Tensor) -> list[Block]:
-        """Return one block of compared pairs, (n, n), or (n, k) if the columns are k prototypes."""
+        """Return one block of compared pairs, (n, n), or (n, k) with k prototypes as columns."""
         check(len(views) == 2, f"views: must be 2 for the cross layout, got {len(views)}.")
         z0, z1 = views
         z1 = z1.detach() if self.stop_gradient else z1

@@ -77,7 +77,7 @@ class ItemLogAverages(nn.Module):
 
 
 def should_update_averages(module: nn.Module) -> bool:
-    """Return whether a module should update its moving averages: in training mode with gradients enabled."""
+    """Return whether a module is in training mode with gradients enabled."""
     updates = module.training and torch.is_grad_enabled()
     if updates:
         check_not_in_torch_func("averages: those over the calls do not move", "the objective in evaluation, .eval()")

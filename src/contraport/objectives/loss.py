@@ -100,7 +100,7 @@ class Loss(nn.Module, ABC):
 
     @abstractmethod
     def iterate_plans_with_targets(self, *views: Tensor, **options: CallOptionValue) -> Iterator[PlanWithTarget]:
-        """Yield the solved and target plan of each block of compared pairs, in each direction, with gradient."""
+        """Yield the solved and target plan of each block and direction, with gradient."""
 
     @abstractmethod
     def component_reprs_by_question(self) -> dict[str, str]:
@@ -134,11 +134,11 @@ class Loss(nn.Module, ABC):
         """Return whether a call with `target` requires the argument ``features=``."""
 
     def unread_item_options(self, target: Any = None) -> tuple[str, ...]:
-        """Return the names of the values per item that this loss does not read, and therefore refuses with `target`."""
+        """Return the names of values per item, such as "labels", that the loss does not read."""
         return ()
 
     def without_unread_labels(self, options: dict[str, CallOptionValue]) -> dict[str, CallOptionValue]:
-        """Drop from the options of a call the labels and domains of the data that this loss does not read."""
+        """Drop labels and domains that the loss does not read from the options of a call."""
         unread = self.unread_item_options(options.get("target"))
         return {name: value for name, value in options.items() if name not in unread or name not in LABEL_OPTION_NAMES}
 
@@ -259,7 +259,7 @@ class Loss(nn.Module, ABC):
             return {name: value.item() for name, value in self.compute_terms_by_name(*views, **options).items()}
 
     def plan(self, *views: Tensor, **options: CallOptionValue) -> Tensor:
-        """Return the solved plan, (N, M), of the layout's first block of pairs, without gradient.
+        """Return the solved plan, (N, M), of the first block of pairs, without gradient.
 
         For a term of a loss use the plans of `iterate_plans_with_targets`, which have one.
 
@@ -274,7 +274,7 @@ class Loss(nn.Module, ABC):
             return next(self.iterate_plans_with_targets(*views, **options)).plan.dense()
 
     def target_plan(self, *views: Tensor, **options: CallOptionValue) -> Tensor:
-        """Return the target plan, (N, M), of the first block of compared pairs, without gradient."""
+        """Return the target plan, (N, M), of the first block of pairs, without gradient."""
         with torch.no_grad():
             return next(self.iterate_plans_with_targets(*views, **options)).target.dense()
 

@@ -118,7 +118,7 @@ class Tighten(NonDefaultsReprMixin):
 @accept_deprecated_keywords(every="steps_between_changes")
 @dataclass(frozen=True, repr=False)
 class Loosen(Tighten):
-    """Constraint schedule from `Balanced` with 8 iterations to `Rows`, the reverse of `Tighten`.
+    """Constraint schedule from `Balanced` to `Rows`, the reverse of `Tighten`.
 
     Source: inverse optimal transport for contrastive learning, eq. 18.
     """

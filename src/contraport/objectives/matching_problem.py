@@ -168,7 +168,7 @@ class MatchingProblem:
         return remaining
 
     def build_directions(self, block: Block) -> list[BlockWithTargetPlan]:
-        """Build the block and target plan of each direction: rows to columns and, if bidirectional, back."""
+        """Build the block and target plan of each direction, rows to columns and back."""
         attributes, target, negatives = self.inputs.attributes, self.target, self.negatives
         weights, ids = attributes.get("weights"), attributes.get("ids")
         if ids is not None:
@@ -208,7 +208,7 @@ class MatchingProblem:
 def build_local_problem(
     layout: Layout, target: Target, views: tuple[Tensor, ...], options: Mapping[str, Any], *, sets: bool = False
 ) -> MatchingProblem:
-    """Check loss arguments and build this process's matching problem, without communication.
+    """Check the arguments of a loss, and build the matching problem of this process.
 
     Args:
         layout: which pairs are compared.

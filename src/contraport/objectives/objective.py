@@ -1,4 +1,4 @@
-"""Objectives composed of layout, kernel, constraint, target and divergence, and sums of objectives."""
+"""Objectives of layout, kernel, constraint, target and divergence, and their sums."""
 
 from __future__ import annotations
 
@@ -186,11 +186,11 @@ class Objective(Loss):
         return (self.constraint, self.target, self.divergence, self.penalties) == (Rows(), Pairs(), KL(), {})
 
     def mutual_information_bound(self, value: float | Tensor) -> float | None:
-        """Return the lower bound on mutual information that a value of InfoNCE implies, None for other losses.
+        """Return the lower bound on mutual information from a value of InfoNCE.
 
-        `value` is the InfoNCE loss of the last call. The bound is log k minus the value. k is the number of candidates
-        among which an item's other view was classified, itself included; if the value sums over pairs of views, the
-        bound is that of their mean. It is in nats, and at most log k.
+        It is None for other losses. `value` is the InfoNCE loss of the last call. The bound is log k minus the value. k
+        is the number of candidates among which an item's other view was classified, itself included; if the value sums
+        over pairs of views, the bound is that of their mean. It is in nats, and at most log k.
 
         Returns:
             The bound; None if the value is not an InfoNCE (see `is_info_nce`), or the call had weights, a target or a
@@ -274,7 +274,10 @@ class Objective(Loss):
     def _build_problem(
         self, views: tuple[Tensor, ...], options: Mapping[str, CallOptionValue], reduction_to_check: str | None = None
     ) -> MatchingProblem:
-        """Check the arguments and build the matching problem; a reduction adds the checks of a loss."""
+        """Check the arguments and build the matching problem, of a loss or a plan only.
+
+        A reduction adds the checks of a loss.
+        """
         try:
             if reduction_to_check is not None:
                 self._check_loss_call(options, reduction_to_check)
@@ -288,7 +291,7 @@ class Objective(Loss):
         return problem.gather_items_of_all_processes(self.kernel)
 
     def _check_loss_call(self, options: Mapping[str, CallOptionValue], reduction: str) -> None:
-        """Raise `UsageError` if the loss of a call is not supported, although its plan can be computed."""
+        """Raise `UsageError` if a call has a plan but no supported loss."""
         terms = (self.divergence, *self.penalties)
         if reduction not in ("mean", "none"):
             raise unknown_name_error("reduction", reduction, ("mean", "none"))
@@ -303,7 +306,10 @@ class Objective(Loss):
             raise UsageError(message, kind="not_differentiable")
 
     def _check_attributes_are_read(self, problem: MatchingProblem, *, in_loss: bool) -> None:
-        """Raise `UsageError` for values per item that the objective does not read, except ids and column weights."""
+        """Raise `UsageError` for values per item that the objective does not read.
+
+        Ids and column weights are always accepted.
+        """
         unread = self.unread_item_options(problem.target)
         for name in [name for name in problem.inputs.attributes if name in unread]:
             if (example := _TARGET_BY_ATTRIBUTE.get(name)) is not None:
@@ -313,7 +319,7 @@ class Objective(Loss):
             check(not in_loss, message, "conflict")
 
     def _solve_block(self, problem: MatchingProblem, block: Block) -> list[PlanWithTarget]:
-        """Compute a block's plan from rows to columns and, if bidirectional, that from columns to rows."""
+        """Solve a block's plan from rows to columns and, if bidirectional, back."""
         directions, attributes = problem.build_directions(block), problem.inputs.attributes
         forward, ids = directions[0].block, attributes.get("ids")
         marginals: LogMarginals | None = None
@@ -344,7 +350,7 @@ class Objective(Loss):
         return results
 
     def _require_weights_as_log_marginals(self, item_weights: Tensor | None, block: Block) -> LogMarginals:
-        """Return the item weights of rows and columns, normalized, as log marginals, or raise `UsageError` if missing.
+        """Return the normalized item weights of rows and columns as log marginals.
 
         Raises:
             UsageError: a weight is missing or not positive, or a column has no item.
@@ -446,7 +452,7 @@ class SumLoss(Loss):
         return tuple([name for name in first if all(name in other for other in others)])
 
     def _select_options(self, objective: Objective, options: dict[str, CallOptionValue]) -> dict[str, CallOptionValue]:
-        """Return the options that one objective of the sum reads, without those for the other objectives."""
+        """Return the options without those that only other objectives of the sum read."""
         target = options.get("target")
         own, common = objective.unread_item_options(target), self.unread_item_options(target)
         return {name: value for name, value in options.items() if name in common or name not in own}

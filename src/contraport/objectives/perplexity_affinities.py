@@ -81,7 +81,7 @@ def squared_distances_and_neighbors(x: Tensor, num_neighbors: int) -> tuple[Tens
 
 @torch.no_grad()
 def row_softmax_of_perplexity(squared_distances: Tensor, perplexity: float) -> Tensor:
-    """Return each row's softmax of negative squared distances, at the temperature that gives the perplexity.
+    """Return each row's softmax of negative squared distances, with a given perplexity.
 
     If a row has more equal smallest distances than the perplexity, as with duplicates, it distributes evenly over them.
 

@@ -184,7 +184,7 @@ class Plan:
 
     @property
     def log_kernel_without_link(self) -> LogKernel:
-        """Log-kernel before the link function is applied: the negative cost divided by the temperature."""
+        """Log-kernel before the link function: the negative cost over the temperature."""
         return self.kernel_geometry.log_kernel.with_link(None)
 
     def row_cost(self, *, detach_plan: bool) -> Tensor:

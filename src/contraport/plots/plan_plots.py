@@ -21,7 +21,7 @@ MAX_DECADES = 5
 
 
 class LogScale(NamedTuple):
-    """Logarithmic color scale for transport masses from ``10**log10_low`` to ``10**log10_high``."""
+    """Logarithmic color scale for masses from ``10**log10_low`` to ``10**log10_high``."""
 
     log10_low: float
     log10_high: float
@@ -48,7 +48,7 @@ class LogScale(NamedTuple):
 
 
 def log10_with_floor(mass: Array, scale: LogScale, *, without_self: bool = False) -> Array:
-    """Return log10 of masses, with values below the low end of `scale` replaced by that end."""
+    """Return log10 of masses, at least the low end of `scale`."""
     logs = np.log10(np.maximum(mass, 10**scale.log10_low)).astype(np.float32)
     if without_self:
         np.fill_diagonal(logs, np.nan)
@@ -272,7 +272,7 @@ def draw_bipartite_plan(ax: Axes, plan: Array, true_pair_mask: Array) -> None:
 
 
 def _draw_mass_dots(ax: Axes, x: float, heights: Array, relative_masses: Array) -> None:
-    """Draw masses as areas of dots, inside rings whose area shows the mass if all were equal."""
+    """Draw masses as areas of dots, in rings that show equal masses."""
     places = np.full(len(heights), x)
     ax.scatter(places, heights, s=60, facecolor="none", edgecolor=GREY, linewidth=0.8, zorder=3)
     ax.scatter(places, heights, s=60 * relative_masses, color=GREY, linewidth=0, zorder=4)

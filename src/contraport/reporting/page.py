@@ -76,7 +76,7 @@ def render_report(runs: Sequence[ReportedRun]) -> str:
 
 
 def render_sections(assets: PageAssets, sections: Sequence[Section], title: str, *, heading: str | None = None) -> str:
-    """Render sections as an HTML page, with the figures, images and data that `assets` holds.
+    """Render sections as an HTML page, with the figures and images of `assets`.
 
     The title stands below the heading; without a heading the title takes its place.
     """

@@ -43,7 +43,7 @@ def compose_verdict_sentences(runs: Sequence[ReportedRun]) -> list[str]:
 
 
 def compose_heading(runs: Sequence[ReportedRun]) -> str | None:
-    """Return the verdict's first sentence as the report's heading, or None without a verdict."""
+    """Return the first sentence of the verdict, as the report's heading, or None."""
     verdict = runs[0].evaluation.get("verdict") if len(runs) == 1 else None
     return verdict or next(iter(compose_comparison_sentences(runs)), None)
 

@@ -245,9 +245,9 @@ class Run:
         return self._read_file(self.path / "pairs.npz", read_run_arrays)
 
     def view_scores(self) -> dict[str, np.ndarray]:
-        """Read the view scores of the latest audit during training; only runs with three or more views have them.
+        """Read the view scores of the latest audit during training.
 
-        The number of items is `n`, that of views `k`.
+        Only runs with three or more views have them. The number of items is `n`, that of views `k`.
 
         Per item and view, ``(n, k)``: `view_scores`, the log odds that the view belongs to the item, and `kept_views`,
         whether it is trained on. Per item and pair of views, ``(n, pairs)``: `pair_scores`. Per item: `rows` and

@@ -75,7 +75,7 @@ class ReplacedRunBackup:
         self.path = run.path / ".replaced"
 
     def check_run_path_kinds(self) -> None:
-        """Raise `UsageError` if a path of the run is a folder instead of a file, or the reverse."""
+        """Raise `UsageError` if a file of the run is a folder, or the reverse."""
         run = self._run
         for path in (*run.possible_paths_besides_config, self.path):
             folder = path in run.possible_subfolders or path == self.path
@@ -93,7 +93,7 @@ class ReplacedRunBackup:
             shutil.copyfile(run.config_path, copy)
 
     def undo_incomplete_or_delete_obsolete(self) -> None:
-        """Move the files of an incomplete backup back, or delete a backup that is no longer needed."""
+        """Move the files of an incomplete backup back, or delete an obsolete backup."""
         if self.is_complete() and self._run.last_checkpoint.exists():
             self.delete()
         elif not self.is_complete() and self.path.exists():

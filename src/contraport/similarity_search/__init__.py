@@ -1,4 +1,4 @@
-"""Similarity search among embedded items: nearest items, cross-view search, duplicates, clusters, hard negatives."""
+"""Similarity search: nearest items, across views, duplicates, clusters, hard negatives."""
 
 from typing import TYPE_CHECKING
 

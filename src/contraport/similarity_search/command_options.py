@@ -62,7 +62,7 @@ class NearestItemsOptions(FeatureSearchOptions, TrustOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ItemSearchOptions(NearestItemsOptions):
-    """Options of `contraport.search`, which finds items across views, such as images by text."""
+    """Options of `contraport.search`, search across views, such as images by text."""
 
     features: str | Path | Run = field(
         kw_only=False,
@@ -93,7 +93,7 @@ class ItemSearchOptions(NearestItemsOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class NeighborSearchOptions(NearestItemsOptions):
-    """Options of `contraport.neighbors`, which finds the items nearest to an item, file or text."""
+    """Options of `contraport.neighbors`, search of items nearest to an item, file or text."""
 
     query: int | str | Path = field(
         metadata=option_metadata(

@@ -1,4 +1,4 @@
-"""Implements `contraport duplicates`, which finds groups of items with nearly equal features."""
+"""Implements `contraport duplicates`: groups of items with nearly equal features."""
 
 from __future__ import annotations
 
@@ -301,7 +301,7 @@ class _NearestTracker:
 
 
 def _label_groups(features: np.ndarray, threshold: float, nearest: _NearestTracker, device: torch.device) -> np.ndarray:
-    """Return each item's group, linking pairs with cosine similarity of at least `threshold`.
+    """Return each item's group; pairs with a cosine of at least `threshold` share one.
 
     `nearest` is updated by all pairs.
     """

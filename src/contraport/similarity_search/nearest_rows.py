@@ -42,9 +42,9 @@ log = logging.getLogger("contraport.similarity_search")
 
 
 def check_and_normalize_rows(features: np.ndarray, device: torch.device | str, *, first_item: int = 0) -> Tensor:
-    """Scale rows of features to unit length, as float32 ``(b, F)``, checking that they are finite; zero rows stay zero.
+    """Check that features are finite, and scale rows to unit length, float32 ``(b, F)``.
 
-    `first_item` is the position of the first row among all, for errors.
+    Zero rows stay zero. `first_item` is the position of the first row among all, for errors.
 
     Raises:
         UsageError: a feature is not finite.
@@ -117,9 +117,10 @@ def top_scores_and_indices(
     candidate_rows: np.ndarray | None = None,
     bonuses: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return the largest scores, cosine similarity to the query plus the row's bonus, and their row indices.
+    """Return the largest scores and their row indices.
 
-    The search is exact. The nearest row comes first; of equal similarities, the earlier row.
+    A score is the cosine similarity to the query plus the bonus of the row. The search is exact. The nearest row comes
+    first; of equal similarities, the earlier row.
 
     Args:
         query_vector: ``(F,)``, on the device that computes.

@@ -1,4 +1,4 @@
-"""Implements `contraport neighbors` and `contraport search`, which find items nearest to a query."""
+"""Implements `contraport neighbors` and `contraport search`: items nearest to a query."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def search(arguments: dict[str, Any]) -> NearestItems:
 
 
 def _compute_popularity_bonuses(popularity: float, run: WritableRun, model: Model, features: Features) -> Tensor | None:
-    """Compute score bonuses that grow with items' numbers of training pairs, or return None if `popularity` is 0."""
+    """Return score bonuses by popularity in the training pairs, None without `popularity`."""
     if popularity == 0:
         return None
     settings, loader = run.settings(), SplitLoader(run.settings(), model)

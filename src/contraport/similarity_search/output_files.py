@@ -125,7 +125,7 @@ def _picture_uris_by_item(features: Features, items: Sequence[int | Path]) -> di
 
 
 def _encode_thumbnail_uri(file: Path) -> str | None:
-    """Encode a thumbnail of an image file as a data URI, or return None if the file is unreadable."""
+    """Return a thumbnail of an image file as a data URI, or None if it is unreadable."""
     try:
         check_regular_file("page", file)
         with Image.open(file) as image:
@@ -139,7 +139,7 @@ def _encode_thumbnail_uri(file: Path) -> str | None:
 
 
 def _run_picture_uris_by_item(features: Features, items: Sequence[int]) -> dict[int | Path, str]:
-    """Return images as data URIs, by item, from the data of the run that embedded the items."""
+    """Return items' images as data URIs, from the data of the run that embedded them."""
     pictures: dict[int | Path, str] = {}
     try:
         settings = Run(str(features.run)).settings().replace_unchecked(sample_weight=None)

@@ -1,4 +1,4 @@
-"""Numerical studies of contrastive learning theory: each function returns numbers, drawn by ``.figure()``."""
+"""Numerical studies of contrastive learning theory, with figures."""
 
 from contraport.options import keep_deprecated_module_names
 from contraport.theory.alpha_cl import (

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @keep_deprecated_attributes(energy="trace")
 @dataclass(frozen=True, eq=False)
 class ContrastiveCovariance:
-    """Weighted covariance of the differences of negatives minus that of positives, with its eigenvectors.
+    """Covariance of negative pairs minus that of positive pairs, with eigenvectors.
 
     Attributes:
         matrix: the covariance, (d, d), symmetric, indefinite, in squared units of the data.
@@ -63,7 +63,7 @@ class ContrastiveCovariance:
 
 
 def contrastive_covariance(x0: Tensor, x1: Tensor, alpha: Tensor | None = None) -> ContrastiveCovariance:
-    """Compute the contrastive covariance of two views, with its eigenvalues and eigenvectors.
+    """Compute the contrastive covariance of two views and its eigenvectors.
 
     It is 1/2 mean_i sum_j alpha_ij [(x_i - x_j)(x_i - x_j)^T - (x_i - x_i')(x_i - x_i')^T]; alpha-CL maximizes its
     trace. The mean is over the 2n anchors of the joint layout; x_i' is the other view of x_i.
@@ -253,7 +253,7 @@ class LinearEncoderResult:
     principal_angles_by_iteration: Tensor
 
     def figure(self) -> Figure:
-        """Draw the energy's relative gap to its maximum and the largest angle to the top eigenvectors, by iteration."""
+        """Draw the gap to the maximum energy and the angle to the top eigenvectors."""
         figure, (left, right) = create_panels(2)
         left.semilogy(1 - self.energy_by_iteration / self.max_energy, color=BLUE)
         left.set(title="energy below the sum of the top eigenvalues", xlabel="iteration", ylabel="relative gap")
@@ -350,7 +350,7 @@ class DeepLinearResult:
     filter_norm_deviation: float
 
     def figure(self) -> Figure:
-        """Draw the energy of the embeddings, and the rank and alignment of the layers, by iteration."""
+        """Draw the energy, and the rank and alignment of the layers, by iteration."""
         figure, (left, middle, right) = create_panels(3)
         left.plot(self.energy_by_iteration, color=BLUE)
         left.axhline(self.max_energy, color=GREY, linestyle="--", label="largest eigenvalue")

@@ -121,7 +121,7 @@ def compute_noise_and_mixup_targets(
 
 
 def _build_mixup_cost_function(centers: Tensor, sigma: float, fraction: float) -> CostFunction:
-    """Build the mixup cost of two items: the negative log density of their difference under mixup.
+    """Build the mixup cost: the negative log density of two items' difference.
 
     A constant is left out. The difference of two views is fraction (x' - x'') for two points of the mixture.
     """
@@ -139,5 +139,5 @@ def _build_mixup_cost_function(centers: Tensor, sigma: float, fraction: float) -
 
 
 def _compute_soft_neighbor_plan(x: Tensor, kernel: Gibbs) -> Tensor:
-    """Compute the kernel matrix of all pairs, (n, n), with zero diagonal and each row scaled to a sum of 1/n."""
+    """Compute the kernel of all pairs, (n, n), with zero diagonal and row sums 1/n."""
     return Objective(WithinView(), Gibbs("sqeuclidean"), Rows(), SoftNeighbors(x, kernel), KL()).target_plan(x)

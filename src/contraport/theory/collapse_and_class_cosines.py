@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @keep_deprecated_attributes(spectra="relative_singular_values")
 @dataclass(frozen=True, eq=False)
 class CollapseComparison:
-    """Singular values and effective ranks of the representations learned by several objectives.
+    """Singular values and effective ranks of representations learned by objectives.
 
     Attributes:
         relative_singular_values: singular values of the centered representation divided by the largest, (F,),
@@ -117,7 +117,7 @@ def compare_collapse(
 def _train_and_encode(
     x: Tensor, objective: Loss, num_features: int, masked_share: float, iterations: int, seed: int
 ) -> Tensor:
-    """Train a residual encoder on masked views and return the items' representation, (n, F)."""
+    """Train a residual encoder on masked views, and return the representation, (n, F)."""
     seed_torch_generators(derive_torch_seed("theory.collapse", seed), "cpu")
     first, second, third = (nn.Linear(size, num_features) for size in (x.shape[1], num_features, num_features))
     block = nn.Sequential(nn.ReLU(), second, nn.ReLU(), third)

@@ -248,7 +248,7 @@ class ConstraintComparison:
 def compare_constraints(
     z0: Tensor, z1: Tensor, partners: Tensor | None = None, *, temperature: float = 0.1, relaxation: float = 0.1
 ) -> ConstraintComparison:
-    """Match two sets of embeddings by cosine under three constraints: rows only, balanced and unbalanced.
+    """Match two sets of embeddings under three constraints: rows, balanced, unbalanced.
 
     With rows only, several rows may choose the same column, a hub. A balanced plan uses every column equally, so a row
     whose nearest column is taken moves to another one. An unbalanced plan drops mass that fits nowhere.
@@ -311,7 +311,7 @@ TRIANGLE_CORNERS = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.5, math.sqrt(3) / 2]
 @keep_deprecated_attributes(values="expected_costs", margins="smallest_masses", optimum="unregularized_solution")
 @dataclass(frozen=True, eq=False)
 class SimplexEntropicPath:
-    """Solutions of an entropy-regularized linear program over three masses that sum to 1, one for each temperature.
+    """Solutions of an entropic linear program over three masses, by temperature.
 
     Attributes:
         costs: cost c of each of the three masses, (3,).
@@ -347,11 +347,11 @@ class SimplexEntropicPath:
 def solve_entropic_program(
     costs: Sequence[float] | Tensor = (0.0, 0.3, 1.0), temperatures: Sequence[float] | None = None
 ) -> SimplexEntropicPath:
-    """Solve an entropy-regularized linear program over three masses that sum to 1, at several temperatures.
+    """Solve an entropic linear program over three masses at several temperatures.
 
-    Without entropy the optimum is a corner. With entropy every mass is positive: the optimum leaves the boundary and
-    moves to the middle as the temperature grows. The pairs of a plan behave alike; the solver is the constraint
-    `Simplex`.
+    The masses sum to 1. Without entropy the optimum is a corner. With entropy every mass is positive: the optimum
+    leaves the boundary and moves to the middle as the temperature grows. The pairs of a plan behave alike; the solver
+    is the constraint `Simplex`.
 
     Args:
         costs: c, three numbers.
@@ -393,7 +393,7 @@ def solve_entropic_program(
 
 
 def _draw_triangle(ax: Axes, costs: Tensor, temperature: float, optimum: Tensor, optima_path: Tensor) -> None:
-    """Draw an entropy-regularized objective on the probability simplex, with its minimizers."""
+    """Draw an entropic objective on the probability simplex, with its minimizers."""
     steps = 60
     counts = [(i, j, steps - i - j) for i in range(steps + 1) for j in range(steps + 1 - i)]
     masses = torch.tensor(counts, dtype=torch.float64) / steps

@@ -114,7 +114,10 @@ class UniformPoints:
     deviation_from_optimum: float | None
 
     def figure(self) -> Figure:
-        """Draw two panels: the points if 2-D, otherwise the uniformity by iteration; and the matrix of cosines."""
+        """Draw the points, or the uniformity by iteration, and the matrix of cosines.
+
+        The points are drawn if they have two dimensions.
+        """
         figure, (left, right) = create_panels(2)
         points = self.points
         if points.shape[1] == 2:
@@ -178,7 +181,7 @@ def minimize_uniformity_loss(
 @keep_deprecated_attributes(embeddings="clean_embeddings")
 @dataclass(frozen=True, eq=False)
 class FiveGaussiansResult:
-    """Embeddings of five Gaussian clusters on the circle, with their alignment and uniformity.
+    """Embeddings of five Gaussian clusters on the circle, with alignment and uniformity.
 
     Attributes:
         data: points of the Gaussian mixture that were embedded.
@@ -320,7 +323,7 @@ def sweep_uniformity_penalty(
     iterations: int = 500,
     seed: int = 0,
 ) -> EmbeddingsAndPlansByPenalty:
-    """Train encoders with the inverse-optimal-transport loss at several weights of the uniformity penalty.
+    """Train encoders with several weights of IOT-CL's uniformity penalty.
 
     Each factor of the penalty trains its own encoder onto the circle. The penalty is zero where all negatives have
     equal mass in the plan.

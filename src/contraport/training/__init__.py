@@ -1,4 +1,4 @@
-"""Training loop, its callbacks, the command `train`, and loading of saved failed steps for debugging."""
+"""Training loop, its callbacks, the command `train`, and inspection of failed steps."""
 
 from typing import TYPE_CHECKING
 

@@ -21,7 +21,7 @@ from contraport.training.step.training_module import TrainingModule
 
 
 def check_strategy_and_exchange(settings: Settings) -> None:
-    """Raise `UsageError` for conflicting options, or multi-process options in a single process."""
+    """Raise `UsageError` for conflicting options, or options of several processes in one."""
     for name, value, default in (("strategy", settings.strategy, "ddp"), ("exchange", settings.exchange, "gather")):
         message = f"{name}: {value} requires several processes; start them with torchrun."
         check(value == default or current_processes().size > 1, message, "one_process")
@@ -120,7 +120,7 @@ def gather_sharded_state(values: Any) -> Any:
 
 
 def shard_like(value: Any, template: Any) -> Any:
-    """Shard a full tensor as `template` is sharded; return anything but a full tensor unchanged."""
+    """Shard a full tensor as `template` is sharded; return other values unchanged."""
     if not is_sharded_tensor(template) or is_sharded_tensor(value):
         return value
     from torch.distributed.tensor import distribute_tensor

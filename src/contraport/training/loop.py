@@ -29,7 +29,7 @@ _DATA_SECTION, _FORWARD_SECTION, _BACKWARD_SECTION, _OPTIMIZER_SECTION = PROFILE
 
 
 class Position(NamedTuple):
-    """Training position as completed epochs, batches within the epoch, and total optimizer steps."""
+    """Training position: completed epochs, batches of the epoch, total optimizer steps."""
 
     completed_epochs: int = 0
     completed_batches: int = 0
@@ -40,7 +40,10 @@ class Trainable(Protocol):
     """Interface of a module that computes the loss of a batch."""
 
     def __call__(self, batch: Batch, step: int, micro_batch: int = 0, offset: LocalBatchOffset | None = None) -> Tensor:
-        """Return the loss of a batch. Its randomness must depend on the seed, the step and the micro-batch only."""
+        """Return the loss of a batch.
+
+        Its randomness must depend on the seed, the step and the micro-batch only.
+        """
 
     def after_step(self, step: int) -> None:
         """Update state, such as momentum weights, after an optimizer step."""

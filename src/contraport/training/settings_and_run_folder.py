@@ -29,7 +29,7 @@ log = logging.getLogger("contraport.training")
 
 
 def resolve_settings(explicit_options: Mapping[str, Any]) -> Settings:
-    """Resolve settings by precedence, explicit options before resumed run, recipe and defaults.
+    """Resolve settings: explicit options before resumed run, recipe and defaults.
 
     Raises:
         UsageError: an invalid setting, an unknown recipe, or a change of an option that is fixed on resume.
@@ -103,7 +103,7 @@ def drop_metrics_after(run: WritableRun, position: Position) -> None:
 
 @contextmanager
 def restore_backup_on_failure_before_checkpoint(run: WritableRun) -> Iterator[None]:
-    """Context manager that restores a replaced run if the new one fails before a checkpoint.
+    """Context manager that restores a replaced run if the new one fails early.
 
     After a stop or a loss that is not finite both are kept: the new run holds the cause, and can be resumed.
     """

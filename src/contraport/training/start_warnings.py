@@ -185,7 +185,7 @@ def are_view_features_identical(module: TrainingModule, dataset: Dataset) -> boo
 
 
 class MoreSteps(NamedTuple):
-    """Training options that give more optimizer steps, and the number of steps that they give, as text."""
+    """Training options for more optimizer steps, and the number of steps as text."""
 
     options: dict[str, Any]
     steps_text: str

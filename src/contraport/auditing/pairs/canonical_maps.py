@@ -113,10 +113,11 @@ def find_width_reduction_note(features: tuple[TensorOrComputedRows, TensorOrComp
 
 
 def find_principal_directions_if_wide(values: TensorOrComputedRows, pool: Tensor, center: Tensor) -> Tensor | None:
-    """Return principal directions of the rows, or None for `MAX_FITTED_WIDTH` or fewer columns.
+    """Return principal directions of the rows, or None if the matrix is narrow.
 
-    They are orthonormal, ``(F, MAX_FITTED_WIDTH)``, and fitted to the rows in `pool`. The directions are
-    approximate, by randomized subspace iteration, but contain all variance of a low rank.
+    They are orthonormal, ``(F, MAX_FITTED_WIDTH)``, and fitted to the rows in `pool`; a matrix of at most that width is
+    narrow. The directions are approximate, by randomized subspace iteration, but contain all variance of a low
+    rank.
 
     Source: Halko, Martinsson and Tropp (2011), Finding structure with randomness, algorithm 4.4.
     """

@@ -154,7 +154,7 @@ class MismatchDroppingCallback(Callback, ABC, Generic[AuditStateT]):
             log.warning(format_memorization_warning(state.memorization_auc))
 
     def score_and_select_if_due(self, epoch: int) -> bool:
-        """If scoring is due after `epoch` epochs, score and select pairs; return whether it was due.
+        """Score and select pairs if scoring is due after `epoch` epochs; return whether it was.
 
         Training then continues on the items that the scores select.
         """
@@ -196,7 +196,7 @@ class MismatchDroppingCallback(Callback, ABC, Generic[AuditStateT]):
         self._order.fill_epochs_by_repeating(self._positions.numpy())
 
     def _draw_fresh_wrong_partners_of_decoys(self, purpose: str) -> Tensor:
-        """Draw for each decoy a new wrong partner, ``(d,)``, other than its wrong partner in training.
+        """Draw for each decoy a wrong partner, ``(d,)``, that it is not trained with.
 
         It is the item itself where there is no other.
         """

@@ -96,14 +96,17 @@ def _empirical_cdf(sorted_scores: Scores, thresholds: Scores) -> NDArray[np.floa
 
 
 def _noise_rates_at_thresholds(pair_cdf: NDArray[np.float64], sorted_mismatches: Scores) -> NDArray[np.float64]:
-    """Estimate the noise rate at each threshold: the CDF of the pairs' scores divided by that of known mismatches."""
+    """Estimate the noise rate at each threshold, a ratio of two CDFs.
+
+    It is the CDF of the pairs' scores divided by that of the known mismatches' scores.
+    """
     thresholds = _compute_score_thresholds(sorted_mismatches)
     rates: NDArray[np.float64] = pair_cdf / _empirical_cdf(sorted_mismatches, thresholds)
     return rates.clip(max=1.0)
 
 
 def estimate_pair_fdrs(scores: Scores, mismatch_scores: Scores, noise_rate: float) -> NDArray[np.float64]:
-    """Estimate the false discovery rate of flagging each pair and all that score lower, ``(n,)``.
+    """Estimate the false discovery rate of flagging all pairs up to each score, ``(n,)``.
 
     It is the share of right pairs among those that score at most s, the score of the pair: 1 - noise_rate F0(s) / F(s),
     where F0 and F are the shares of mismatches and pairs that score at most s, made monotone in s. It has no guarantee.

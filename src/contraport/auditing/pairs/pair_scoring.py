@@ -150,7 +150,7 @@ def _score_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     "likeness", "similarity in one view to the items nearest in the other view, averaged over both", shared_space=False
 )
 def _score_similarity_to_partner_neighbors(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    """Mean similarity in one view to the items nearest in the other view, averaged over both directions."""
+    """Similarity in one view to the nearest items of the other view, averaged over both."""
     (near_first, near_second), (x, y) = paired.neighbors_by_view_excluding_members(pairs), paired.features
     return (_mean_similarity(y, pairs.second, near_first) + _mean_similarity(x, pairs.first, near_second)) / 2
 
@@ -173,7 +173,7 @@ def _score_cosine(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 
 @_register_statistic("softmax", "log-softmax in both directions: minus the InfoNCE loss", shared_space=True)
 def _score_mean_log_softmax(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    """Mean of the row-wise and the column-wise log-softmax of each pair's cosine similarity."""
+    """Log-softmax of each pair's cosine similarity, the mean of row-wise and column-wise."""
     x, y = paired.load_embeddings()
     rows, columns = (
         torch.cat(
@@ -203,7 +203,7 @@ def _score_neg_rank_share(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
 
 
 def _share_nearer_than_partner(queries: Tensor, candidates: Tensor, partner_vectors: Tensor) -> Tensor:
-    """Return for each query vector the share of candidate vectors that are nearer to it than its partner, ``(p,)``."""
+    """Return the share of candidates nearer to each query than its partner, ``(p,)``."""
     blocks = zip(*(split_into_row_blocks(x, len(candidates)) for x in (queries, partner_vectors)), strict=True)
     return torch.cat([
         (x @ candidates.T > (x * y).sum(1, keepdim=True) + SIMILARITY_TIE_TOLERANCE).float().mean(1) for x, y in blocks
@@ -236,7 +236,7 @@ STATISTICS |= {
     shared_space=False,
 )
 def _score_neighbors_plus_canonical(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
-    """Sum of the standardized neighbor score and the standardized canonical correlation score."""
+    """Sum of the neighbor score and the canonical correlation score, both standardized."""
     total = torch.zeros(len(pairs.first), dtype=torch.float32, device=pairs.first.device)
     number = len(paired)
     starts_with_data = all(torch.equal(a[:number], b) for a, b in zip(pairs, paired.observed_pair_indices, strict=True))

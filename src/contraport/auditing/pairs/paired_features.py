@@ -229,7 +229,7 @@ class PairedFeatures:
         return candidate_indices[top_products_and_indices(queries, select_rows(values, candidate_indices), count)[1]]
 
     def neighbors_by_view_excluding_members(self, pairs: PairIndices) -> tuple[Tensor, Tensor]:
-        """For each view, return the items nearest to each pair, ``(p, num_neighbors)``, without the pair's own items.
+        """Return each pair's nearest items per view, ``(p, num_neighbors)``, without its own.
 
         A member among the neighbors would confirm its own pair, or in a re-paired one the pair that it comes from.
         """
@@ -243,9 +243,9 @@ class PairedFeatures:
         return near[0], near[1]
 
     def neg_log_rank_shares(self, view: int, queries: Tensor, candidates: Tensor) -> Tensor:
-        """Return -log(rank / number of references) of each query's candidates, ranked by nearness, ``(p, k)``.
+        """Return -log of the relative rank of each query's candidates, ``(p, k)``.
 
-        The rank share is the share of references at least as near to the query. The share is uniform for a random item,
+        The relative rank is the share of references at least as near to the query. It is uniform for a random item,
         so the mean is 1 in every space. Ties count as one group.
         """
         values, thresholds = self.features[view], self._similarities_at_ranks_by_view[view]
@@ -307,7 +307,7 @@ class PairedFeatures:
 
     @cached_property
     def reference_cca_coordinates_by_fold(self) -> tuple[tuple[tuple[Tensor, Tensor], ...], ...]:
-        """CCA coordinates of the reference items in both views, for each fold and each direction between the views."""
+        """CCA coordinates of the reference items in both views, by fold and direction."""
         centers, _, maps, correlations = self.cross_fitted_canonical_maps
         folds = []
         for fold_maps, weights in zip(maps, correlations, strict=True):
@@ -409,7 +409,7 @@ def encode_pairs(
 def encode_and_project_views(
     model: Model, dataset: Dataset, views: Views, loader_config: LoaderConfig
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Return the features of all items and their projections, each with one tensor per view.
+    """Return the features and the projections of all items, one tensor per view each.
 
     The mode and device of the model stay as they are.
     """

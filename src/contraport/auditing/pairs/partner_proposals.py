@@ -199,7 +199,7 @@ def score_likely_candidates(
 
 
 def _shortlist_partner_positions(paired: PairedFeatures, view: int, items: Tensor, others: Tensor) -> Tensor:
-    """Return the likely partners of each of p items, as positions in `others`, int64 ``(p, k)``.
+    """Return the positions in `others` of each item's likely partners, int64 ``(p, k)``.
 
     The partners of an item's neighbors in `view` are averaged; candidates are nearest to the mean in the other view.
     """
@@ -215,7 +215,7 @@ def _shortlist_partner_positions(paired: PairedFeatures, view: int, items: Tenso
 
 
 def fit_plan_slope_and_threshold(samples: Sequence[CandidateScoreEntries]) -> tuple[float, float]:
-    """Fit the slope and threshold of the log-kernel of a transport plan, slope * (score - threshold).
+    """Fit the log-kernel of a transport plan, slope * (score - threshold).
 
     The right partner of an item is its own; if that is no candidate, its mass should stay unmatched (slack). The mean
     log mass of right partners is maximized.
@@ -288,7 +288,9 @@ def solve_mass_and_slack(
 def _assign_distinct_item_per_proposal(
     proposed_entries: IntArray, candidates: CandidateScoreEntries, mass: FloatArray, content_ids: IntArray
 ) -> IntArray:
-    """Assign each proposal an item with the proposed second view, no item twice; -1 if none is left.
+    """Assign each proposal an item with the proposed second view, no item twice.
+
+    It is -1 if no such item is left.
 
     Args:
         proposed_entries: entries of the matrix that are proposals, ``(p,)``.

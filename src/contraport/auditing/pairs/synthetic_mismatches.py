@@ -141,7 +141,7 @@ def format_incomplete_items(dataset: Dataset) -> str:
 
 
 def draw_mismatches_item_by_item(dataset: Dataset, *, seed: int) -> PairIndices:
-    """Draw a known mismatch for each item, ``(m,)``, leaving out items for which there is none.
+    """Draw a known mismatch for each item, ``(m,)``, if there is one.
 
     Items of equal content get partners of different contents, as wrong pairs do, so that the mismatches are as
     independent of one another as the pairs are.
@@ -164,7 +164,7 @@ def draw_mismatches_item_by_item(dataset: Dataset, *, seed: int) -> PairIndices:
 def draw_groups_of_exchanging_sets(
     dataset: Dataset, *, seed: int, holds_copies: bool = True
 ) -> tuple[tuple[Tensor, ...], ...]:
-    """Draw random groups of item sets; mismatches are formed later by exchanging partners between the sets of a group.
+    """Draw random groups of item sets that exchange partners to form mismatches.
 
     A group has two sets of similar size, ``(m,)`` items each; items of equal content share a set if `holds_copies`,
     otherwise each item is a set. If the number of sets is odd, the last group has three sets.
@@ -193,7 +193,7 @@ def draw_groups_of_exchanging_sets(
 
 
 def exchange_partners_across_sets(groups_of_sets: tuple[tuple[Tensor, ...], ...]) -> Tensor:
-    """Return a wrong partner for each item, from another set of items in the same group of sets.
+    """Return a wrong partner for each item, from another set of its group.
 
     >>> exchange_partners_across_sets((tuple(torch.tensor([[0], [2]])), tuple(torch.tensor([[1], [3], [4]])))).tolist()
     [2, 4, 0, 1, 3]

@@ -43,9 +43,10 @@ def estimate_view_noise_rates(names: Sequence[str], pair_rates: Mapping[tuple[st
 
 
 def find_views_with_known_rate(names: Sequence[str], reliable_pairs: Collection[tuple[str, str]]) -> NDArray[np.bool_]:
-    """Return for which views the share of wrong items follows from the noise rates of reliable view pairs, ``(k,)``.
+    """Return a mask of views whose share of wrong items can be computed, ``(k,)``.
 
-    The rate of one pair is the sum over its two views; three pairs of three views determine the share of each.
+    It is computed from the noise rates of reliable pairs of views. The rate of one pair is the sum over its two views;
+    three pairs of three views determine the share of each.
 
     >>> find_views_with_known_rate(["a", "b", "c", "d"], [("a", "b"), ("a", "c"), ("b", "c")]).tolist()
     [True, True, True, False]

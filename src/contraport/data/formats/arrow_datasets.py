@@ -95,9 +95,10 @@ class TableRows:
         return table.set_column(table.schema.get_field_index(name), name, texts.column(0))
 
     def known_empty_row_mask(self) -> np.ndarray:
-        """Return the mask of rows known to be empty; of the files that rows name, only text files are opened.
+        """Return the mask of rows known to be empty.
 
-        In an empty row every column is missing, NaN or an empty text. Other columns in files would have to be read.
+        Of the files that rows name, only text files are opened. In an empty row every column is missing, NaN or an
+        empty text. Other columns in files would have to be read.
 
         >>> rows = TableRows(pa.table({"x": [1.0, None, float("nan")], "y": [None, None, 2.0]}))
         >>> rows.known_empty_row_mask().tolist()
@@ -343,7 +344,10 @@ def infer_roles_from_rows(rows: TableRows, declared_roles: Mapping[str, Any] | N
 def _name_rows_by_image_path(
     views: Sequence[ItemFilesBytesOrStore], present: np.ndarray | None, source_rows: PositionArray, table_name: str
 ) -> Sequence[str] | None:
-    """Name each row by its image path or, without one, by its place in the table; None without image files."""
+    """Name each row by its image path, or by its place in the table.
+
+    The result is None for a table without image files.
+    """
     of_files = [(number, view.files) for number, view in enumerate(views) if isinstance(view, ImageFilePaths)]
     if not of_files or present is None:
         return of_files[0][1] if of_files else None
@@ -380,7 +384,7 @@ def _fill_missing_rows_with_first(rows: TableRows, present: np.ndarray, table_na
 def _read_category_codes_and_names(
     rows: TableRows, name: str | None, class_names: Mapping[str, tuple[str, ...]], table_name: str
 ) -> tuple[np.ndarray, tuple[str, ...]] | tuple[None, None]:
-    """Return the codes and names of a category column, or None for both if there is no column or no label."""
+    """Return the codes and names of a category column, both None if it has no values."""
     if name is None:
         return None, None
     values = read_category_values(rows.select_columns([name]).read(), name, table_name)

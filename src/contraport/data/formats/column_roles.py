@@ -220,7 +220,7 @@ def _find_role_column(
 def _build_roles_with_inferred_views(
     schema: pa.Schema, unassigned: list[str], column_by_role: dict[str, str | None], table_name: str
 ) -> ColumnRoles:
-    """Build the column roles, with views inferred from the names and types of unassigned columns."""
+    """Build the column roles, with views inferred from columns without a role."""
     check(len(unassigned) > 0, f"data: {table_name}: must have a column for a view, got {schema.names}.", "no_view")
     pattern = re.compile(r"view(\d+)(?:[._].*)?", re.IGNORECASE)  # such as view0.x
     matches = {name: match for name in unassigned if (match := pattern.fullmatch(name))}

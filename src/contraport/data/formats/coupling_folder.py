@@ -24,7 +24,7 @@ TABLE_NAMES = ("rows", "columns", "pairs")
 
 
 def _list_files_with_suffixes(folder: str, stem: str, suffixes: Sequence[str]) -> list[Path]:
-    """Return the existing files in a folder whose names are `stem` plus one of the suffixes."""
+    """List the files in a folder with the name `stem` and one of the suffixes."""
     return [path for suffix in suffixes if (path := Path(folder) / f"{stem}{suffix}").is_file()]
 
 

@@ -73,7 +73,7 @@ def read_table(path: str | Path, csv_column_roles: Mapping[str, Any] | None = No
 
 
 def find_suggested_views(data: Any, declared_roles: Mapping[str, Any] | None) -> SuggestedViews | None:
-    """Suggest how to divide the columns of a one-view table into several views, or return None.
+    """Suggest how to divide the columns of a table into several views, or return None.
 
     None for other data, for a table of several views, for one whose view has one column, and for explicit views.
     """

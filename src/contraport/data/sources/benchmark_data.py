@@ -304,7 +304,10 @@ def list_stdlib_names_and_docstrings() -> tuple[StdlibNameAndDocstring, ...]:
 
 
 def _iterate_names_and_docstrings(library: Path) -> Iterator[StdlibNameAndDocstring]:
-    """Yield the name and docstring of functions whose docstring begins with a sentence of three words or more."""
+    """Yield the names and docstrings of functions that have a descriptive docstring.
+
+    It begins with a sentence of three words or more.
+    """
     # Outside the library proper, or missing from some versions of Python.
     excluded = ("test", "tests", "idlelib", "lib2to3", "distutils", "turtledemo", "site-packages", "dist-packages")
     for file in sorted(library.rglob("*.py")):

@@ -124,7 +124,7 @@ def from_torch(
 def _encode_labels_and_class_names(
     classes: object, labels: ArrayLike | Tensor | None
 ) -> tuple[Tensor | None, tuple[str, ...] | None]:
-    """Return labels encoded as integers, and class names; both are None if there are no labels."""
+    """Return integer labels and their class names, both None if there are no labels."""
     codes, names = factorize_to_tensor("labels", labels)
     if codes is None or names is None or names == ("-1",):
         return None, None

@@ -48,7 +48,7 @@ class _RemoteFile(NamedTuple):
 
 
 def download_if_new_or_changed(url: str, cache_folder: Path) -> str:
-    """Download the data at a URL unless an unchanged copy is cached, and return the local path.
+    """Download the data at a URL unless an unchanged copy is cached; return its path.
 
     The URL is that of a file, of several files by braces in its last part as in ``s3://bucket/train-{000..003}.tar``,
     or of a folder, which is downloaded with all its content. A cached copy is used if the data have not changed, and

@@ -68,7 +68,7 @@ class RandomDraws:
         return (places >= start) & (places < start + fraction)
 
     def random_batch_items(self, item_values: Tensor) -> Tensor:
-        """Return, for each item of this process, the values of a random item of the whole batch.
+        """Return the values of a random item of the whole batch for each local item.
 
         Raises:
             UsageError: the other processes do not hold the rest of the batch.

@@ -168,7 +168,7 @@ class Views(nn.Module):
     def _make_custom_views_unless_made(
         self, custom: CustomTransform, views: tuple[Tensor, ...], offset: LocalBatchOffset | None
     ) -> tuple[Tensor, ...]:
-        """Return the items' custom random views, drawn now unless the dataset has already drawn them."""
+        """Draw the items' custom random views, unless the dataset has already drawn them."""
         if custom.takes_batches:
             floats = _uint8_images_to_floats(views)
             return tuple(custom.transform_whole_batch(floats[source], offset) for source in self._sources)
@@ -250,7 +250,7 @@ def _split_color_of_stored_views(views: tuple[Tensor, ...], _positions: Tensor) 
 
 
 def _define_random_views(dataset: Dataset, augment: AugmentSpec, num_views: int | None) -> list[_ViewDefinition]:
-    """Define the random views of a dataset: several of its one stored view, or one of each stored view."""
+    """Define the random views: several of one stored view, or one of each stored view."""
     stored = len(dataset.shapes)
     number = max(2, stored) if num_views is None else num_views
     good = is_integer(number) and 1 <= number <= 1_000

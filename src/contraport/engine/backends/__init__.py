@@ -1,4 +1,4 @@
-"""Backends for sums over all pairs, chosen by number of pairs and device; context managers override the choice."""
+"""Backends for sums over all pairs, chosen by number of pairs and device."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ class CudaPairPasses(PairPasses):
         row_exponents: Tensor | None = None,
         column_weights: Tensor | None = None,
     ) -> Tensor:
-        """Return each row's log-sum-exp or weighted sum over all columns, (N,); each process computes some rows."""
+        """Return each row's log-sum-exp or weighted sum, (N,), with rows split over processes."""
         own = self._own_row_slice(len(inputs.x))
         own_exponents = None if row_exponents is None else row_exponents[own]
         part = _row_log_sums_or_weighted_sums(inputs.take_rows(own), column_exponents, own_exponents, column_weights)
@@ -245,7 +245,7 @@ class _StackedWeightTerms(NamedTuple):
 
 
 class _WeightVariants(NamedTuple):
-    """Pair weights for a CUDA kernel, in the general form and in a faster form for the special cases that allow it.
+    """Pair weights for a CUDA kernel, in a general form and in a faster special form.
 
     Which form is used is decided on the device: reading the flags would make the host wait.
 
@@ -310,7 +310,7 @@ def _row_log_sums_or_weighted_sums(
 def _embedding_and_bias_gradients(
     inputs: _KernelInputs, weights: _StackedWeightTerms, needs_grad: Sequence[bool], without_link: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of the weighted sum of pair logits with respect to x, y and both bias vectors.
+    """Return gradients of a weighted sum of logits, with respect to embeddings and biases.
 
     They are W y, W^T x, and the row and column sums of the pair weights W. Gradients that are not needed are
     uninitialized.
@@ -356,7 +356,7 @@ def _row_gradients_and_sums_fused(
 def _embedding_and_bias_gradients_in_row_blocks(
     inputs: _KernelInputs, weights: _WeightVariants, needs_grad: Sequence[bool], without_link: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Compute the gradients of embeddings and biases, storing the pair weights of one block of rows at a time."""
+    """Return gradients of embeddings and biases, storing one row block of weights at a time."""
     x, y = inputs.x, inputs.y
     n, m = x.shape[0], y.shape[0]
     # W in bfloat16 beside half-precision embeddings: weights need the range of single precision, not its digits.

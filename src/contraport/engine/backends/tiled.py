@@ -247,7 +247,7 @@ class StreamedPairPasses(PairPasses):
         return [None if v is None else v.value() for v in (by_row, by_column)]
 
     def _gradient_weights_on_tile(self, group: _TermGroup, tile: Tile) -> Tensor:
-        """Return the pair weights that scale the gradient on a tile, summed over one group of terms."""
+        """Return the gradient's pair weights on a tile, summed over one group of terms."""
         rows, columns = tile.rows, tile.columns
         u, v = group.row_factors, group.column_factors
         out = self._buffers[1, : rows.stop - rows.start, : columns.stop - columns.start]
@@ -267,12 +267,15 @@ class StreamedPairPasses(PairPasses):
     def _exponential_on_tile(
         self, log_kernel: Tensor, row_exponents: Tensor, column_exponents: Tensor, rows: slice, columns: slice
     ) -> Tensor:
-        """Return exp(log K + row exponents + column exponents) on a tile, including biases that its log K lacks."""
+        """Return exp(log K + row exponents + column exponents) on a tile.
+
+        Biases that the given log K lacks are included.
+        """
         by_row = row_exponents[rows] + self.row_bias[rows]
         return (log_kernel + by_row[:, None]).add_(column_exponents[columns] + self.column_bias[columns]).exp_()
 
     def _group_terms_by_exponential(self, terms: Sequence[WeightTerm]) -> list[_TermGroup]:
-        """Group the summands of the pair weights by their exponential factor, which is then computed once per group.
+        """Group the summands of the pair weights by their exponential factor.
 
         Where all exponents are moderate, all are one group, whose exponents are factors. Otherwise a group takes
         its exponents from one of its own terms, whose exp(S + A + B) is the weight of a softmax and at most 1.
@@ -348,7 +351,7 @@ class StoredPairPasses(StreamedPairPasses):
         return self._stored_tile_view(rows, columns, link_input=self._has_link)
 
     def _stored_tile_view(self, rows: slice, columns: slice, *, link_input: bool = False) -> Tensor:
-        """Return the buffer that stores a tile's kernel entries, or the inputs T of its link function."""
+        """Return the buffer for a tile's kernel entries or for its link function's inputs."""
         height, width = rows.stop - rows.start, columns.stop - columns.start
         start = self._starts[rows.start, columns.start] + (self._entries if link_input else 0)
         return self._storage[start : start + height * width].view(height, width)
@@ -453,7 +456,9 @@ def _build_term_group(
     remaining_row_exponents: Tensor,
     remaining_column_exponents: Tensor,
 ) -> _TermGroup:
-    """Build a group of weight terms with a common exponential; the rest of a term's exponents goes into its factors.
+    """Build a group of weight terms that share an exponential.
+
+    The rest of a term's exponents goes into its factors.
 
     Args:
         terms: the terms.

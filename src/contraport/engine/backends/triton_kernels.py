@@ -164,7 +164,7 @@ def rescale_terms_to_first_exponents_kernel(
     row_exponents, column_exponents, row_weights, column_weights, row_factors_out, column_factors_out,
     can_share_exponents_out, n, m, max_gap, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Triton kernel that rescales the factors of each weight term, so that all terms have the exponents of the first.
+    """Triton kernel that rescales all weight terms to the exponents of the first.
 
     One can share these if its own differ by at most `max_gap`, so that the factors cannot overflow; its flag is 1.
     exp(A_i + B_j) u_i v_j of the program's term is exp(A0_i + B0_j) times the factors. A constant may be moved
@@ -233,7 +233,10 @@ def _link_input_tile(
     x, y, x_block, y_block, row_bias, column_bias, rows, columns, n, m,
     D: tl.constexpr, LINK: tl.constexpr, PRECISION: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Return a tile of inputs of the link function: inner products, plus biases if the link is nonlinear."""
+    """Return a tile of inputs of the link function.
+
+    These are inner products, plus biases if the link is nonlinear.
+    """
     t = tl.dot(x_block, tl.trans(y_block), input_precision=PRECISION)
     for start in range(BLOCK_D, D, BLOCK_D):
         coordinates = start + tl.arange(0, BLOCK_D)
@@ -296,7 +299,7 @@ def _weight_times_slope_tile(
     D: tl.constexpr, LINK: tl.constexpr, NUM_MASKS: tl.constexpr, EXCEPTION_BITS: tl.constexpr, PRECISION: tl.constexpr,
     GROUPS: tl.constexpr, RANK: tl.constexpr, WITHOUT_LINK: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Return a tile of pair weights, multiplied by the derivative of the link function unless WITHOUT_LINK."""
+    """Return a tile of pair weights, by default times the link function's derivative."""
     t = _link_input_tile(
         x, y, x_block, y_block, row_bias, column_bias, rows, columns, n, m, D, LINK, PRECISION, BLOCK_D
     )

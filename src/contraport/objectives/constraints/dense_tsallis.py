@@ -25,7 +25,7 @@ class DenseTsallisPlan(DensePlan):
     """Tsallis plan held as a matrix, differentiable in costs and marginals."""
 
     def quadratic_conjugate(self) -> Tensor:
-        """Return the quadratic regularizer's conjugate, the maximum over plans P of <logits, P> - |P|^2 / 2.
+        """Return the maximum of <logits, P> - |P|^2 / 2 over plans P.
 
         It is a scalar tensor. The logits are -C / temperature. It is computed as the dual value |P|^2 / 2 - <f, a> -
         <g, b>, whose first derivative in the potentials is 0, but not its second: they are not detached.
@@ -118,7 +118,7 @@ class _TsallisDualProblem:
     def build_newton_solver(
         self, f: Tensor, g: Tensor, ridge: float = 0.0
     ) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-        """Return a function from dual gradients to the Newton steps of both dual potentials at f and g."""
+        """Return a function from dual gradients to Newton steps of the potentials f and g."""
         n = len(f)
         plan = _tsallis_masses(f[:, None] + g + self.logits, self.order)
         weights = torch.where(plan > 0, torch.where(plan > 0, plan, 1) ** (2 - self.order), 0)

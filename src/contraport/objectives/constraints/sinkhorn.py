@@ -192,7 +192,7 @@ def _stack_half_step_relaxations(
     log_reference_factors: LogMarginals | None,
     num_directions: int,
 ) -> Relaxation:
-    """Stack the damping factors of the half-steps, and their bounds on the change of potentials, into vectors."""
+    """Stack the half-steps' damping factors and bounds on potentials into vectors."""
 
     def stack(values: list[float | Tensor | None], default: float) -> Tensor | None:
         if all(value is None for value in values):
@@ -341,7 +341,7 @@ class Balanced(AlternatingConstraint):
 @keep_deprecated_attributes(price="marginal_divergence")
 @dataclass(frozen=True, repr=False)
 class Unbalanced(AlternatingConstraint):
-    """Unbalanced transport, in which deviations from the marginals are penalized, not forbidden.
+    """Unbalanced transport: deviations from the marginals are penalized, not forbidden.
 
     The plan minimizes <C, P> + temperature KL(P | R) + relaxation (D(P 1 | a) + D(P^T 1 | b)). With the reference
     measure R = a x b its mass is at most 1 if no cost is negative; the missing mass was given up.

@@ -57,7 +57,7 @@ class TsallisPlan(Plan):
         return self.problem.has_potential_per_row
 
     def quadratic_conjugate(self) -> Tensor:
-        """Return the convex conjugate of the quadratic regularizer at the logits, (N,) or a scalar.
+        """Return the quadratic regularizer's convex conjugate at the logits, (N,) or a scalar.
 
         It is a scalar if all rows share one potential. The potential is not detached: its first derivative is 0, but
         its second is not.
@@ -114,18 +114,21 @@ class TsallisProblem(HostLoop):
         return self.plan_exponent * self.factored_out_base
 
     def build_power_geometry(self, potential: Tensor, exponent: float) -> Geometry:
-        """Build a geometry with the kernel [(order - 1) (logit - threshold) / factored_out_base]_+^exponent."""
+        """Build a geometry whose kernel is the plan to a power, up to a factor.
+
+        The kernel is [(order - 1) (logit - threshold) / factored_out_base]_+^exponent.
+        """
         link = ScaledLog1p(exponent) if self.order > 1 else PolynomialTailLink(-exponent)
         scale = 1 / abs(self.potential_offset)
         return self.logit_geometry.with_link(link, factor=scale, row_shift=-potential * scale)
 
     def log_row_power_sums(self, potential: Tensor, exponent: float) -> Tensor:
-        """Return the log of each row's sum of [(order - 1) (logit - threshold)]_+^exponent, (N,)."""
+        """Return the log of each row's sum of [(order - 1) (logit - threshold)]_+^exponent."""
         log_factor = exponent * math.log(self.factored_out_base)
         return row_log_sums(self.build_power_geometry(potential, exponent)) + log_factor
 
     def newton_step_and_log_mass(self, potential: Tensor) -> tuple[Tensor, Tensor]:
-        """Return each potential's Newton step toward mass 1 of its row or column of the plan, and the log of the mass.
+        """Return each potential's Newton step toward mass 1, and the log of its mass.
 
         The mass is h(t) = sum [(order - 1) (theta - t)]_+^p. The step is that of h^(order - 1), which is nearly linear:
         above order 1 a norm, convex and decreasing, and below a mean of powers, concave and increasing. From a lower
@@ -180,7 +183,7 @@ class TsallisProblem(HostLoop):
         return sharp / sharpness + (lift - breadth / sharpness)
 
     def _pool_rows_of_shared_potential(self, log_row_sums: Tensor) -> Tensor:
-        """Return log row sums, (N,); if all rows share one potential, each is the log of the total."""
+        """Replace log row sums by their total, (N,), if all rows share one potential."""
         return log_row_sums if self.has_potential_per_row else log_row_sums.logsumexp(0).expand_as(log_row_sums)
 
 

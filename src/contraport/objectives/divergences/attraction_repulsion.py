@@ -67,7 +67,7 @@ class TargetCost(KernelDivergence):
 
 @dataclass(frozen=True, repr=False)
 class KernelAttraction(KernelDivergence):
-    """Attraction by the mean kernel over positive pairs, -<t, K> with the target plan t (KCL).
+    """Attraction by the mean kernel over positive pairs, -<target plan, K> (KCL).
 
     The attraction vanishes for distant pairs.
 

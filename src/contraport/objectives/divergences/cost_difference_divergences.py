@@ -76,7 +76,7 @@ class Pairwise(KernelDivergence):
 
 @dataclass(frozen=True, repr=False)
 class PairwiseSum(KernelDivergence):
-    """Pairwise loss phi(sum_j psi(d_i^2 - d_ij^2)) of distances to partners and candidates; psi may be negative.
+    """Pairwise loss phi(sum_j psi(d_i^2 - d_ij^2)) of distances to partners and candidates.
 
     The distances d_i of partners and d_ij of candidates are those of `Pairwise`.
 

@@ -60,7 +60,7 @@ class KernelDivergence(Divergence, ABC):
 
 
 def check_has_negatives(result: PlanWithTarget) -> None:
-    """Raise `UsageError` if a block has one item and no additional columns, and thus no negatives."""
+    """Raise `UsageError` if a block has no negatives, as with a single item."""
     pattern = result.block.pattern
     good = pattern.num_items > 1 or pattern.num_extra_columns > 0
     message = "z0: must have at least 2 items, or 2 coordinates where these are compared, as this objective needs "

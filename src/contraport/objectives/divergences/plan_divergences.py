@@ -63,7 +63,10 @@ class KL(Divergence):
         return super().constraint_conflict_message(constraint) if self.conditional else None
 
     def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
-        """Return each row's divergence, (N,), with the total-mass term divided among the rows by target mass."""
+        """Return each row's divergence, (N,).
+
+        The difference in total mass is divided among the rows by target mass.
+        """
         if not result.block.pattern.includes_positives:
             check_has_negatives(result)
         target, plan = result.target, result.plan
@@ -125,7 +128,7 @@ class SquaredL2(Divergence):
 
 @dataclass(frozen=True, repr=False)
 class Rince(Divergence):
-    """Robust InfoNCE (RINCE) for noisy positives, between InfoNCE and a loss symmetric in positives and negatives.
+    """Robust InfoNCE (RINCE) for noisy positives, between InfoNCE and a symmetric loss.
 
     It can be negative. The value is mean_i 1/q [(lam sum_j N P_ij)^q - (N P_i+)^q], with P_i+ the mass on the positives
     of row i. If the marginal a of the rows is not 1/N, P_ij / a_i replaces N P_ij. The limit q -> 0 is InfoNCE; q = 1
@@ -213,7 +216,7 @@ class PlanDistance(Divergence, ABC):
 
     @abstractmethod
     def elementwise_distance(self, target: Tensor, log_plan: Tensor) -> Tensor:
-        """Return the distance of each plan mass from its target mass, for target masses above 0 only."""
+        """Return the distance of each plan mass from its positive target mass."""
 
     def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
         target, plan = result.target, result.plan
@@ -287,7 +290,7 @@ class JensenShannon(PlanDistance):
 
 @dataclass(frozen=True, repr=False)
 class PlanUniformity(Divergence):
-    """Uniformity penalty of inverse optimal transport: penalizes plan mass spread unevenly over the negatives.
+    """Penalty of inverse optimal transport for uneven plan mass of the negatives.
 
     The penalty is KL(Q | P): Q is P with that mass spread evenly. With the cosine cost it takes no pass over the pairs.
 

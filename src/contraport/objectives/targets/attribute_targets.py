@@ -123,7 +123,7 @@ class DuplicateGroups(Target):
 
 @dataclass(frozen=True, repr=False)
 class Domains(Target):
-    """Target with separate pair weights within items, within domains and across domains (GCA).
+    """Target with different weights within items, within domains and across domains (GCA).
 
     The views of an item have weight 1. The mass of a pair is proportional to its weight; each row has mass 1/N. The
     call needs ``domains``, (n,).
@@ -167,7 +167,7 @@ class Domains(Target):
 
 
 def _build_piecewise_target(block: Block, levels: tuple[tuple[float, PairSet], ...]) -> PiecewiseConstantTargetPlan:
-    """Build the target plan from sets of pairs, each with a weight, scaled to row masses 1/N."""
+    """Build the target plan of weighted sets of pairs, with row masses 1/N."""
     n, dtype = block.shape[0], block.compute_dtype
     counts = [pairs.row_counts(dtype) if level == 1 else level * pairs.row_counts(dtype) for level, pairs in levels]
     totals = sum(counts[1:], counts[0])
@@ -178,7 +178,7 @@ def _build_piecewise_target(block: Block, levels: tuple[tuple[float, PairSet], .
 
 
 def _get_integer_attribute(name: str, attributes: Attributes) -> Tensor:
-    """Return an attribute of the items, (n,), or raise `UsageError` if it is missing or has no integers."""
+    """Return an integer value per item, (n,), or raise `UsageError` if it is missing."""
     if name not in attributes:
         raise UsageError(f"{name}: required, not given. Pass {name}= in the call, one per item.", kind="missing")
     value = attributes[name]

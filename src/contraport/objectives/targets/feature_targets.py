@@ -30,7 +30,7 @@ from contraport.objectives.targets.target import SparseTargetPlan, Target, Targe
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SoftNeighbors(Target):
-    """Target whose positives are weighted by similarity in another space (SNE, distillation).
+    """Target with positives weighted by similarity in another space (SNE, distillation).
 
     The target plan is the row-normalized kernel of the features.
 

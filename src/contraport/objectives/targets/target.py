@@ -365,7 +365,7 @@ class Pairs(Target):
 
 
 def _build_positives_target(pattern: PairPattern, dtype: torch.dtype) -> SparseTargetPlan:
-    """Build the sparse target plan of row masses 1/N, each divided equally among the row's positives."""
+    """Build the sparse target plan that divides 1/N equally among each row's positives."""
     (rows, columns), n = pattern.positives, pattern.shape[0]
     values = torch.full((len(rows),), 1 / n, dtype=dtype, device=rows.device)
     if pattern.one_positive_per_row:

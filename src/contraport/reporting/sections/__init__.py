@@ -1,1 +1,4 @@
-"""Sections of the report, each built by one function that adds its figures to the page and returns its texts."""
+"""Sections of the report, each built by one function.
+
+It adds the figures of the section to the page, and returns its texts.
+"""

@@ -41,7 +41,7 @@ def build_confusion_section(assets: PageAssets) -> Section | None:
 
 
 def build_confident_error_records(assets: PageAssets, run: ReportedRun, class_names: list[str]) -> list[dict[str, Any]]:
-    """Build records of the most confident errors, and add previews of their items to the page."""
+    """Build records of the most confident errors, and add previews of items to the page."""
     arrays = run.figure_arrays
     if "mistaken" not in arrays:
         return []

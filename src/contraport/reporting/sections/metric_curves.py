@@ -121,7 +121,7 @@ def build_epoch_curves_section(assets: PageAssets) -> Section | None:
 
 
 def list_evaluated_epochs_and_rows(run: ReportedRun) -> list[tuple[int, str]]:
-    """List each evaluated epoch with the name of its row in the evaluation, such as (5, "epoch 5")."""
+    """List each evaluated epoch and its row in the evaluation, such as (5, "epoch 5")."""
     last = run.evaluation.get("epochs")
     epochs = [(int(name.removeprefix("epoch ")), name) for name in run.metrics_by_encoder if name.startswith("epoch ")]
     epochs += [(0, row) for row in INITIAL_ENCODER_BASELINE_TITLES if row in run.metrics_by_encoder]

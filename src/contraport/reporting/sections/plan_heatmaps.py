@@ -226,7 +226,7 @@ def _add_share_on_target_plot(
 
 
 def _total_mass_prefix(mass: float) -> str:
-    """Return the beginning of a figure's label that states the plan's total mass, empty if it is 1."""
+    """Return a label prefix with the plan's total mass, empty if it is 1."""
     text = f"mass {mass:.1%}, {1 - mass:.1%} dropped; " if mass < 1 else f"mass {mass:.1%}, above 100%; "
     return "" if abs(mass - 1) < DROPPED_MASS_TOLERANCE else text
 

@@ -73,7 +73,7 @@ def build_settings_section(assets: PageAssets) -> Section:
 
 
 class DifferencePlot(NamedTuple):
-    """Forest plot of each run's differences from the first run, among runs on the same data."""
+    """Forest plot of each run's differences from the first run on the same data."""
 
     first_run: ReportedRun
     element: PlotElement
@@ -285,7 +285,7 @@ def build_metric_cell(
 
 
 def format_interval(metric: Metric, low: float, high: float) -> str:
-    """Format an interval with a dash, as in "84.2–86.1%", or with "to" if an end is negative.
+    """Format an interval, as in "84.2–86.1%", or with "to" if an end is negative.
 
     >>> from contraport.metrics import find_metric
     >>> format_interval(find_metric("knn"), 0.842, 0.861), format_interval(find_metric("uniformity"), -2.0, -1.5)

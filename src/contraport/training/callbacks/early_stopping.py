@@ -78,7 +78,7 @@ def parse_stopping_rule(text: str) -> StoppingRule:
 
 
 def list_scheduled_metrics(settings: Settings) -> list[ScheduledMetric]:
-    """Return the metrics to compute during training, from the options `online_metrics` and `early_stopping`."""
+    """List the metrics that `online_metrics` and `early_stopping` need in training."""
     scheduled = parse_scheduled_metrics(settings.online_metrics)
     watched = settings.early_stopping and parse_stopping_rule(settings.early_stopping).metric
     if watched and watched.key not in {one.metric.key for one in scheduled}:
@@ -135,7 +135,7 @@ class EarlyStopping(Callback):
             self._best, self._best_epoch = state["best"], state["best_epoch"]
 
     def on_start(self, loop: Loop) -> None:
-        """Stop a resumed training whose patience is used up, and warn of a patience too long to ever stop it."""
+        """Stop a resumed training without patience left, and warn of too much patience."""
         patience = self._rule.resolve_patience(loop.epochs)
         loop.should_stop = self._stops and loop.completed_epochs - self._best_epoch >= patience
         if self._stops and 1 + patience >= loop.epochs:

@@ -61,7 +61,7 @@ class FiniteGuard(Callback):
 
 
 class PeriodicFiniteGuard(FiniteGuard):
-    """Callback that checks for non-finite losses every few steps, and writes a failed step to files.
+    """Callback that checks for non-finite losses, and writes a failed step to files.
 
     `contraport.training.load_failed_step` loads it. `nonfinite.json` holds step, seed and loss,
     `checkpoints/nonfinite.ckpt` the weights before the step, `checkpoints/nonfinite.npz` the raw items of all

@@ -122,7 +122,7 @@ def build_components(
 
 
 def check_settings_valid_and_available(settings: Settings, objective: nn.Module | None) -> None:
-    """Raise `UsageError` if a component's setting is invalid or unsupported by this machine.
+    """Raise `UsageError` if a setting is invalid or unsupported by this machine.
 
     No data are read. `objective` is that of the settings, see `build_objective`.
     """

@@ -172,7 +172,7 @@ def _check_stream_settings(settings: Settings, stream: Stream) -> None:
 def load_or_draw_mismatched_partners(
     settings: Settings, dataset: Dataset, resumed_run: WritableRun | None = None
 ) -> Tensor | None:
-    """Return the index of each item's mismatched partner, or None without simulated mismatches.
+    """Return each item's mismatched partner, or None without simulated mismatches.
 
     Partners that `resumed_run` has stored are loaded. Those drawn here are not stored.
     """

@@ -69,7 +69,7 @@ def _find_encoder_for_view(argument: str, encoder: Encoders, view: str) -> str |
 
 
 def with_defaults_from_weights(settings: Settings, initial_weights: InitialWeights | None) -> Settings:
-    """Return the settings, with encoder and image size of the initial weights where not given.
+    """Fill in encoder and image size in the settings from the initial weights.
 
     >>> from contraport.encoders.initial_weights import EncoderWeights
     >>> weights = InitialWeights("runs/a", [EncoderWeights("resnet18", {}, training_image_size=64)])

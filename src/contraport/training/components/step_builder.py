@@ -75,7 +75,7 @@ _REPLACED_PART_OPTION_NAMES = "layout", "kernel", "divergence"
 
 
 def build_objective(settings: Settings) -> nn.Module | None:
-    """Build the objective from the settings, or return None if the option `predict` replaces it."""
+    """Build the objective from the settings, or return None if `predict` replaces it."""
     if settings.predict is not None:
         return None
     objective, temperature = settings.objective, settings.temperature
@@ -144,7 +144,7 @@ def build_loss_schedules(
 
 
 def resolve_target_text(settings: Settings, dataset: Dataset, objective: nn.Module, views: int) -> str | None:
-    """Return the option `target`; by default a target chosen by whether several items have equal content."""
+    """Return the option `target`, or a default that depends on repeated content."""
     if settings.target is not None or isinstance(dataset, Stream):
         return settings.target
     if not (isinstance(objective, Objective) and objective.target == Pairs()):
@@ -408,7 +408,7 @@ def _check_late_interaction_settings(settings: Settings) -> None:
 
 
 def _inverse_second_item_frequency_per_pair(dataset: Dataset, objective: nn.Module) -> Tensor:
-    """Return the inverse frequency of each pair's second item, ``(n,)``, for logQ correction.
+    """Return the inverse frequency of pairs' second items, ``(n,)``, for logQ correction.
 
     Raises:
         UsageError: the data or the objective do not support the option `log_q`.

@@ -29,7 +29,7 @@ from contraport.runs.shared_options import num_workers_field
 
 
 def serialize_data_option(data: Any) -> Any:
-    """Return `data` as written to `config.yaml`: an object becomes its name or type in angle brackets."""
+    """Return `data` as written to `config.yaml`, objects as `<name>`."""
     if data is None or isinstance(data, str | Path):
         return to_config_value(data)
     name = getattr(data, "name", None)
@@ -37,7 +37,7 @@ def serialize_data_option(data: Any) -> Any:
 
 
 def _check_sample_weight(name: str, value: Any) -> None:
-    """Raise `UsageError` if `sample_weight` has a wrong type or is a file of encoder weights."""
+    """Raise `UsageError` for an invalid `sample_weight`, such as encoder weights."""
     check(matches_type(value, str | Path), f"{name}: must be a string or a path, got {value!r}.")
     check(
         Path(value).suffix not in {".safetensors", ".pt", ".pth", ".ckpt"},

@@ -63,7 +63,7 @@ class EmbeddedBatch(NamedTuple):
     mined_negatives: tuple[ExtraNegatives, ...] = ()
 
     def present_and_plan_weights_kwargs(self, *views: int) -> dict[str, Any]:
-        """Return as keyword arguments the mask of present views, and item weights computed from transport plans."""
+        """Return keyword arguments of a loss: mask of present views, weights from plans."""
         kwargs: dict[str, Any] = {}
         if self.present is not None:
             kwargs["present"] = self.present[:, list(views)] if views else self.present
@@ -96,7 +96,7 @@ class StepLoss(nn.Module, ABC):
         """Return the loss of a batch, a tensor without dimensions."""
 
     def small_batch_warning(self, batch_size: int, num_items: int) -> str | None:
-        """Return a warning if a batch size is too small for a dataset of `num_items` items, else None."""
+        """Return a warning if a batch size is too small for the dataset, else None."""
         return None
 
     def missing_views_unsupported_reason(self) -> str | None:

@@ -117,7 +117,7 @@ def _build_target_from_rows(build: Callable[[Tensor], Target], values: Tensor, b
 
 
 def _build_input_neighbors_target(num_neighbors: int, batch: Batch) -> Target:
-    """Return the target whose positives are nearest neighbors in the first view's input space."""
+    """Return the target whose positives are nearest neighbors by the first view's inputs."""
     view = batch.views[0]
     return Neighbors((view / 255.0 if view.dtype == torch.uint8 else view).flatten(1), num_neighbors)
 
@@ -156,7 +156,7 @@ def find_batch_independent_target(text: str) -> Target | None:
 
 
 def read_teacher_features(argument: str, file: str, dataset: Dataset, *, views: int | None = None) -> Tensor:
-    """Read teacher features of the items of `dataset`, ``(items, k)`` or per view ``(items, views, k)``.
+    """Read teacher features of the items, ``(items, k)`` or ``(items, views, k)``.
 
     Args:
         argument: name of the option, for error messages.
@@ -192,7 +192,9 @@ def read_teacher_features(argument: str, file: str, dataset: Dataset, *, views: 
 
 
 def _find_positions_of_items(argument: str, file: str, embedded: Features, dataset: Dataset) -> np.ndarray:
-    """Return each item's position in `embedded`; items of the same source row must be in the same order in both.
+    """Return each item's position in `embedded`, matched by source row.
+
+    Items of the same source row must have the same order in both.
 
     Raises:
         UsageError: `embedded` lacks items.

@@ -23,7 +23,7 @@ from contraport.training.step.step_losses import EmbeddedBatch, StepLoss
 
 
 class MinedBatchParts(NamedTuple):
-    """Items of a batch, the items with their mined negatives appended, and the ids of these negatives.
+    """Items of a batch, without and with their mined negatives, and these negatives' ids.
 
     `items_then_negatives` has each item followed by its k negatives; in each view, those that were mined for this view.
     Ids are ``(b, k)`` per set of negatives.
@@ -244,7 +244,7 @@ class TrainingModule(nn.Module):
         return loss
 
     def after_step(self, step: int) -> None:
-        """Update the momentum encoder and the loss's memory or prototypes after an optimizer step."""
+        """Update the momentum encoder and the memory of the loss after an optimizer step."""
         if self.momentum_encoder is not None:
             self.momentum_encoder.update(self.model, step)
         self.comparison.after_step()
@@ -282,7 +282,7 @@ class TrainingModule(nn.Module):
         *,
         in_chunks: bool = True,
     ) -> tuple[tuple[Tensor, ...], Tensor | None]:
-        """Return the embeddings of all views, zero where missing, and the mask ``(b, views)`` of the present ones.
+        """Return embeddings, zero for missing views, and the mask ``(b, views)`` of the rest.
 
         The mask is None if no item lacks a view.
 
