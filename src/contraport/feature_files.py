@@ -298,7 +298,7 @@ def items_table_path(path: Path) -> Path:
 
 
 def _list_shards_or_raise_if_incomplete(file: Path) -> list[Path]:
-    """Return the ordered shard paths of a feature file, empty without shards."""
+    """List the shards of a feature file in order, or raise if one is missing."""
     shards = _list_shard_files(file)
     if not shards:
         return []

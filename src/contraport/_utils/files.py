@@ -163,7 +163,7 @@ def read_npz_arrays(path: str | Path, *, mapped: bool = False) -> dict[str, np.n
 
 
 def _map_npz_member_or_none(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.memmap | None:
-    """Memory-map an `.npz` array, or return None if it must be read.
+    """Memory-map an array of an `.npz` file, or return None if it must be read to memory.
 
     Its checksum is verified block by block, as it is when the member is read.
     """

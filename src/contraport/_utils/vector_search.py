@@ -261,7 +261,7 @@ class CellSearch:
         return torch.cat([self._count_rows_before_each_cell(q).gather(1, cell_of_row[r]) for q, r in blocks])
 
     def _count_rows_before_each_cell(self, queries: Tensor) -> Tensor:
-        """Count, for each query and cell, the rows of all cells nearer to the query."""
+        """Count, for each query and cell, the rows of all cells nearer to the query than it."""
         order = (queries @ self._centers.T).argsort(dim=1, descending=True, stable=True)
         before = self._sizes[order].cumsum(dim=1) - self._sizes[order]
         return torch.empty_like(before).scatter_(1, order, before)

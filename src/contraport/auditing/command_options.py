@@ -183,7 +183,7 @@ class AuditOptions(BaseOptions):
 
     @property
     def requested_cleanings(self) -> tuple[Cleaning, ...]:
-        """Cleaned copies to write, any of "drop", "repair" and "weigh"."""
+        """Cleanings whose result is written, any of "drop", "repair" and "weigh"."""
         cleanings: tuple[Cleaning, ...] = get_args(Cleaning)
         return tuple(cleaning for cleaning in cleanings if getattr(self, cleaning))
 

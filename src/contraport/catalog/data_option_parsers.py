@@ -112,7 +112,7 @@ class MiningRule(NamedTuple):
 
 
 class MinedNegativesSpec(NamedTuple):
-    """Rule and epochs of hard-negative mining, or a file of negatives.
+    """Rule and schedule of hard-negative mining, or a file of negatives.
 
     Attributes:
         rule: Rule that selects the negatives.
@@ -187,7 +187,7 @@ def parse_augment(text: object) -> AugmentSpec:
 
 
 def parse_mismatch(value: object) -> MismatchSpec:
-    """Parse the share of pairs to mismatch, such as ``0.2`` or ``0.2:class``.
+    """Parse a share of pairs to mismatch: ``0.2``, or ``0.2:class`` within classes.
 
     Raises:
         UsageError: the value is not a share.

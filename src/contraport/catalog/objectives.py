@@ -970,7 +970,7 @@ def x_clr(temperature: TemperatureLike = 0.1, teacher_temperature: float = 0.1) 
     r"\text{InfoNCE over } j = i \text{ or } g_{ij} \leq g_{ii} - m,\; g \text{ a teacher's cosine}",
 )
 def guided(temperature: TemperatureLike = 0.1, margin: float = 0.0, layout: str = "cross") -> Loss:
-    """GISTEmbed: InfoNCE without negatives that a teacher's embeddings (``features=``) rate above the positive.
+    """GISTEmbed: InfoNCE minus negatives that a teacher (``features=``) finds too similar.
 
     The paper's loss goes in one direction, and has the pairs within each view in the same denominator.
 
@@ -1036,7 +1036,7 @@ def angle(temperature: TemperatureLike = 0.0354) -> Loss:
     r"\mathrm{mean}_j e^{s_{ij}/\tau}",
 )
 def sog_clr(temperature: TemperatureLike = 0.1, items: int = 1 << 17, momentum: float = 0.1) -> Loss:
-    """SogCLR for small batches: decoupled loss with a moving average of each item's denominator (``ids=``).
+    """SogCLR for small batches: averages each item's denominator over steps (``ids=``).
 
     Args:
         temperature: in units of the cosine.

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class ClaimReference(NamedTuple):
-    """Benchmark claim, identified by its suite and its index in the suite.
+    """Reference to a claim that a benchmark suite tests: name of the suite and index.
 
     The suites are in `benchmarks/suites`; indices count from 0.
     """
@@ -20,7 +20,7 @@ class ClaimReference(NamedTuple):
 
 
 class Recommendation(NamedTuple):
-    """Recommended objectives with the reason and the benchmark claims that support it.
+    """Recommended objectives, with the reason, and the benchmark claims that support them.
 
     Attributes:
         evidence: Benchmark claims that support the recommendation; empty if nothing was measured.

@@ -96,7 +96,7 @@ class Comparison:
         return [self.find_entry(row, column, metric.key) for column in self.columns]
 
     def list_column_entries(self, column: str, metric: Metric) -> list[TableEntry]:
-        """Return a column's table entries for one metric."""
+        """Return the entries of one metric in a table column, one per row."""
         return [one for one in self.entries if (one.column_name, one.metric_key) == (column, metric.key)]
 
     def rows_with_best_mean(self, column: str, metric: Metric) -> set[str]:

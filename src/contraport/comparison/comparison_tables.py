@@ -92,7 +92,7 @@ def format_difference_rows(comparison: Comparison, metric: Metric) -> list[list[
 
 
 def list_table_captions_and_tables(comparison: Comparison) -> list[str]:
-    """Return captions and Markdown tables of the means and the differences."""
+    """Return captions and Markdown tables: mean metrics, and differences from the baseline."""
     parts = []
     for metric in comparison.metrics:
         unit = "%" if metric.is_shown_in_percent else metric.unit

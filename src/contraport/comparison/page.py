@@ -73,7 +73,7 @@ def _shared_data_suffix(comparison: Comparison) -> str:
 
 
 def save_figure_if_any_mean(comparison: Comparison, path: Path) -> None:
-    """Write the comparison's figure to a PNG file, unless it has no mean to show."""
+    """Write the comparison's figure to a PNG file, unless no cell has a value to plot."""
     if any(entry.mean is not None for entry in comparison.entries):
         with atomic_write(path) as temporary:
             temporary.write_bytes(encode_png(plot_first_metric(comparison), dpi=150, facecolor="white"))

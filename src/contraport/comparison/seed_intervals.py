@@ -52,7 +52,7 @@ class VarianceEstimate(NamedTuple):
 
 
 def estimate_variance_prior(estimates: Iterable[VarianceEstimate]) -> VarianceEstimate | None:
-    """Estimate a prior of variances from at least three estimates (Smyth, 2004).
+    """Fit an empirical-Bayes prior to three or more sample variances (Smyth, 2004).
 
     The logarithms of estimates of one variance spread as their degrees of freedom imply; the excess is the spread of
     the variances themselves. The degrees of freedom are at most half of the total, as the estimates share a baseline.

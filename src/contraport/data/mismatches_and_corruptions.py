@@ -167,7 +167,7 @@ def swap_correct_pairs(
 
 
 def replace_views_after_first(dataset: Dataset, partners: Tensor) -> Dataset:
-    """Replace each item's views, except the first, by those of its partner.
+    """Replace all views but the first of each item by those of another item.
 
     Raises:
         UsageError: items lack a view.

@@ -92,7 +92,7 @@ class ArrayStore(Store):
 
 @dataclass(frozen=True)
 class MappedRowStore(Store):
-    """Store of one view in a memory-mapped array, converted at each fetch.
+    """Store of one view in a memory-mapped array, whose rows are converted when fetched.
 
     Attributes:
         array: the array, ``(n, ...)`` in C order, of any type of numbers and at any place in its file.
@@ -231,7 +231,7 @@ class DecodingStore(Store):
 
 @dataclass(frozen=True)
 class StoreWrapper(Store, ABC):
-    """Base class of stores that modify another store, and delegate the rest.
+    """Base class of stores that wrap another store and delegate to it by default.
 
     Attributes:
         store: the wrapped store.
@@ -249,7 +249,7 @@ class StoreWrapper(Store, ABC):
 
     @property
     def view_content_digests(self) -> Tensor | None:
-        """Content digests of the wrapped store's unmodified items."""
+        """Content digests of the wrapped store's items, before this one changes them."""
         return self.store.view_content_digests
 
     def __len__(self) -> int:

@@ -74,7 +74,7 @@ class TransformersTextEncoder(nn.Module):
         self.num_features = int(network.config.hidden_size)  # type: ignore[union-attr,arg-type]
 
     def forward(self, text_bytes: Tensor) -> Tensor:
-        """Return the representation, ``(b, num_features)``.
+        """Return the representation of texts, ``(b, num_features)``.
 
         The network computes groups of texts of similar length, as padding to the longest text takes as long as text.
         """

@@ -128,7 +128,7 @@ class Relaxation(NamedTuple):
         return cotangent
 
     def _undamped_potential_minus_reference(self, axis: AxisName, log_marginal: Tensor, log_sum: Tensor) -> Tensor:
-        """Return the potential before damping and clamping, minus the reference potential."""
+        """Return the change from the reference potential, before damping and clamping."""
         if self.reference_potentials is None:
             return log_marginal - log_sum
         return log_marginal - self.reference_potentials[axis == "columns"] - log_sum

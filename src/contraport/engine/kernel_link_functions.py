@@ -46,7 +46,7 @@ class PolynomialTailLink(Link):
 
 @dataclass(frozen=True)
 class CostPowerLink(Link):
-    """Link function h(T) = -(-T)^power, with T = -cost."""
+    """Link function that makes the log-kernel -cost^power: h(T) = -(-T)^power."""
 
     power: float
 

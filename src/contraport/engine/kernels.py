@@ -532,7 +532,7 @@ class _NormalizeRows(torch.autograd.Function):
 
 
 class _ScaledEmbeddings(NamedTuple):
-    """Embeddings scaled so that <z_i, z_j> + bias_i + bias_j is -cost / cost_unit.
+    """Scaled embeddings z: <z_i, z_j> + bias_i + bias_j is -cost / cost_unit.
 
     Attributes:
         z: Scaled embeddings, (n, d).

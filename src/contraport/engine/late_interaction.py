@@ -483,7 +483,7 @@ def _write_max_sim_gradient(
 
 
 def _dense_set_similarities(x: Tensor, y: Tensor, matching: SetMatching) -> Tensor:
-    """Compute similarities of vector sets in plain PyTorch, in O(n m t s) memory.
+    """Compute similarities of vector sets in plain PyTorch, storing all cosines.
 
     It serves `torch.func` and second derivatives, and is the reference in tests.
     """

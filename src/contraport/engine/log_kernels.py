@@ -176,7 +176,7 @@ class LogKernel(ABC):
         return like.new_zeros(n), like.new_zeros(m)
 
     def compute_bound_without_biases(self) -> float:
-        """Return a bound on |log K| without biases, infinity if unknown."""
+        """Return a bound on |log K|, leaving out additive biases; infinity if unknown."""
         return math.inf
 
     @property
@@ -204,7 +204,7 @@ class LogKernel(ABC):
         """
 
     def exp_tile_without_biases(self, rows: slice, columns: slice, out: Tensor | None = None) -> Tensor:
-        """Return the kernel K without biases on a tile.
+        """Return the kernel on a tile, leaving out additive biases of its logarithm.
 
         It is written to `out` if given. Its logarithm must be bounded, as no maximum is subtracted before the
         exponential.
@@ -219,7 +219,7 @@ class LogKernel(ABC):
         """
 
     def _apply_link(self, t: Tensor) -> Tensor:
-        """Return the log-kernel h(T); without a link function h it is T."""
+        """Apply the link function h to T = -cost, if the log-kernel has one."""
         return t if self.link is None else self.link.value(t)
 
 
@@ -535,7 +535,7 @@ class CallableLogKernel(LogKernel):
                 gradient[part] += value
 
     def _tile_kernel_without_link(self, rows: slice, columns: slice) -> CallableLogKernel:
-        """Return the log-kernel restricted to a tile, without its link function."""
+        """Return the log-kernel of one tile, with the link function left out."""
         return replace(self.take_rows(rows), y=self.y[columns], link=None)
 
 

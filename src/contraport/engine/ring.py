@@ -397,7 +397,7 @@ class RingPairPasses(PairPasses):
             yield visit, self.visit_passes_class(geometry, _SINGLE_PROCESS, (), self.operand_dtype)
 
     def _sort_terms_by_process(self, terms: Sequence[WeightTerm]) -> list[WeightTerm]:
-        """Return the pair-weight terms, each with rows and columns sorted by owning process."""
+        """Return the terms of the pair weights, with rows and columns ordered by process."""
         rows, columns = self.rows.sort_rows_by_process, self.columns.sort_rows_by_process
         return [
             WeightTerm(rows(a), columns(b), axis, rows(factor) if axis == "rows" else columns(factor))
@@ -420,7 +420,7 @@ def _add_log_sums_in_place(total: Tensor | None, part: slice, values: Tensor | N
 
 
 def _restrict_terms_to_visit(terms: Sequence[WeightTerm], visit: RingVisit) -> list[WeightTerm]:
-    """Restrict the summands of the pair weights to the pairs of one ring step."""
+    """Restrict the terms of the pair weights to the pairs of one ring step."""
     rows, columns = visit.rows, visit.columns
     return [
         WeightTerm(a[rows], b[columns], axis, factor[rows if axis == "rows" else columns])

@@ -252,7 +252,7 @@ def find_verdict_text(
 def _find_verdict_without_size_warning(
     metrics: Sequence[Metric], differences: DifferencesByBaselineAndMetric, advice_by_baseline: Mapping[str, str]
 ) -> str | None:
-    """Return the verdict without the warning about a small test set.
+    """Return the verdict, to which a warning of a small test set may be added.
 
     A verdict for a baseline ends with the advice for it.
     """

@@ -87,7 +87,7 @@ class SentenceTransformerLoss(nn.Module):
         return self.compute_embedding_loss([self._embed_in_chunks(features) for features in sentence_features], labels)
 
     def compute_embedding_loss(self, columns: Sequence[Tensor], labels: Tensor | None = None) -> Tensor:
-        """Return the loss of embeddings (n, d), one tensor per column."""
+        """Return the loss of embeddings, one tensor (n, d) per text column of the dataset."""
         check_nonempty_sequence("columns", columns, "a list of embeddings (n, d), one tensor per column")
         for number, column in enumerate(columns):
             good = isinstance(column, Tensor) and column.ndim == 2 and column.shape[1] == columns[0].shape[1]

@@ -48,7 +48,7 @@ class ColumnRanking:
         return np.asarray(self.pair_ranks <= k)
 
     def row_recall_pseudovalues_at(self, k: int) -> np.ndarray[Any, Any]:
-        """Return pseudovalues per row, (rows,), whose mean is recall@k of all test pairs.
+        """Return a value per row, (rows,), such that the mean is recall@k of all test pairs.
 
         The recall is a ratio of sums over rows, hits by pairs, and a value is a row's effect on it to first order. A
         bootstrap of these values resamples rows with all their pairs: the pairs of one row are not independent.
@@ -88,7 +88,7 @@ class ColumnRanking:
         return float(shown / np.average(self.column_popularity, weights=self.column_popularity))
 
     def _concatenated_nearest_columns(self, k: int) -> np.ndarray[Any, Any]:
-        """Return the k nearest columns of every row, concatenated."""
+        """Return the indices of all rows' k nearest columns, as one flat array."""
         self._check_depth(k)
         nearest = self.ranked_columns[:, :k]
         return np.asarray(nearest[nearest >= 0])

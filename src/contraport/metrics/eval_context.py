@@ -269,7 +269,7 @@ class EvalContext:
 
     @property
     def items_are_entity_pairs(self) -> bool:
-        """True if each item pairs entities of two sets, such as users and products."""
+        """True if each item is a pair of two kinds of entities, such as user and product."""
         return self.train.entity_ids is not None and self.test.entity_ids is not None
 
     @property
@@ -280,7 +280,7 @@ class EvalContext:
 
     @cached_property
     def columns_ranked_per_row(self) -> ColumnRanking:
-        """Columns ranked by similarity, for each row that has a test pair."""
+        """Ranking of column entities by similarity, for each row entity of a test pair."""
         splits = [_get_required_tensor(part.entity_ids) for part in (self.train, self.test)]
         used, columns = torch.cat(splits)[:, 1].unique(return_inverse=True)
         pairs = torch.stack([torch.cat(splits)[:, 0], columns], dim=1)

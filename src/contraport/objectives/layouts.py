@@ -391,7 +391,7 @@ class Layout(BooleanFieldCheckMixin, ABC):
         return LayoutTraits()
 
     def with_mask_by_features(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
-        """Return a block with some pairs masked by item features; by default none are."""
+        """Mask pairs of a block by item features; by default, return it unchanged."""
         return block
 
     def arrange_like_embeddings(self, *values: Tensor) -> list[Block]:
@@ -415,7 +415,7 @@ class Layout(BooleanFieldCheckMixin, ABC):
 
     @abstractmethod
     def __call__(self, *views: Tensor) -> list[Block]:
-        """Return the blocks of pairs of view embeddings that the layout compares."""
+        """Return the blocks of embedding pairs that the layout compares."""
 
     def pad_negatives_like_views(self, negatives: Tensor) -> Tensor:
         """Pad additional negatives, (k, d), as the layout pads view embeddings."""
@@ -520,7 +520,7 @@ class Joint(Layout):
         return LayoutTraits(takes_all_views=self.compares_all_views_at_once, includes_positives=includes_positives)
 
     def __call__(self, *views: Tensor) -> list[Block]:
-        """Return one block of all pairs among the joined views, (N, N)."""
+        """Concatenate the views, and return the block of all pairs of them, (N, N)."""
         z = torch.cat(views if views[0].ndim == 2 else zero_pad_vector_sets(views))
         return [Block(_build_joint_pattern(views[0].shape[0], len(views), self.candidates, z.device), z, z)]
 
@@ -582,7 +582,7 @@ class AllViewPairs(Layout):
     traits = LayoutTraits(takes_all_views=True)
 
     def __call__(self, *views: Tensor) -> list[Block]:
-        """Return one block, (n, n), for each unordered pair of views."""
+        """Return one block of compared pairs, (n, n), for each unordered pair of views."""
         return _build_view_pair_blocks(self, views, combinations(views, 2))
 
 
@@ -602,7 +602,7 @@ class CoreViewPairs(Layout):
     traits = LayoutTraits(takes_all_views=True)
 
     def __call__(self, *views: Tensor) -> list[Block]:
-        """Return one block, (n, n), for each pair of the first view and another one."""
+        """Return one block of compared pairs, (n, n), for the first view and each other view."""
         return _build_view_pair_blocks(self, views, ((views[0], other) for other in views[1:]))
 
 

@@ -45,7 +45,7 @@ OPTION_NAMES_COMPARED_BEFORE_GATHER = (
 
 
 class BlockWithTargetPlan(NamedTuple):
-    """Block of compared pairs, from rows to columns, with its target plan and row weights.
+    """Block of compared pairs, with its target plan and row weights.
 
     Attributes:
         block: Compared pairs, (N, M).

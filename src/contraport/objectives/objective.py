@@ -452,7 +452,7 @@ class SumLoss(Loss):
         return tuple([name for name in first if all(name in other for other in others)])
 
     def _select_options(self, objective: Objective, options: dict[str, CallOptionValue]) -> dict[str, CallOptionValue]:
-        """Return the options without those that only other objectives of the sum read."""
+        """Drop the options that only other objectives of the sum use."""
         target = options.get("target")
         own, common = objective.unread_item_options(target), self.unread_item_options(target)
         return {name: value for name, value in options.items() if name in common or name not in own}

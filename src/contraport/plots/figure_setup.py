@@ -65,7 +65,7 @@ def create_figure(width: float, height: float) -> Figure:
 
 
 def encode_png(figure: Figure, **settings: Any) -> bytes:
-    """Return a figure as a PNG image, with settings of ``Figure.savefig``."""
+    """Return a figure as PNG bytes; options are passed to ``Figure.savefig``."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", **settings)
     return buffer.getvalue()

@@ -232,7 +232,7 @@ class Run:
         return evaluation
 
     def pair_scores(self) -> dict[str, np.ndarray]:
-        """Read the scores of two-view pairs from the latest audit during training.
+        """Read the pair scores of the latest audit during training.
 
         The number of pairs is `n`.
 

@@ -64,7 +64,7 @@ __getattr__ = keep_deprecated_module_names(__name__, RunFolder="WritableRun")
 
 
 class ReplacedRunBackup:
-    """Backup of a replaced run, in the subfolder `.replaced` of its folder.
+    """Backup of a replaced run, in the subfolder `.replaced` of the run folder.
 
     The backup is complete exactly if it has a `config.yaml`, which is copied last and moved back first. The run folder
     itself has a `config.yaml` at any moment. This makes every state after a kill recognizable.
@@ -338,7 +338,7 @@ class WritableRun(Run):
         return self._read_file(self.items_path, read_run_arrays, REEVALUATE_REMEDY)
 
     def find_split_digests(self) -> SplitDigests | None:
-        """Read the digests of training and held-out items, or None for a stream."""
+        """Return the digests of training and held-out items, or None for streamed data."""
         from contraport.data.split_digests import SplitDigests
 
         check_run_folder(self.path)

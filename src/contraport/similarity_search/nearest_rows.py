@@ -155,7 +155,7 @@ class ApproximateFeatureIndex:
     features: np.ndarray
 
     def find_candidate_rows(self, query_vector: Tensor, num_nearest: int) -> np.ndarray:
-        """Return about 10 * `num_nearest` candidates for the nearest rows, sorted by index."""
+        """Return the row numbers of about 10 * `num_nearest` candidates, in ascending order."""
         rows = check_and_normalize_rows(query_vector.cpu().numpy()[None], "cpu").numpy()
         _, places = self.faiss_index.search(rows, min(10 * num_nearest, len(self.features)))
         return np.unique(places[places >= 0])

@@ -98,7 +98,7 @@ class NearestItems(list[Neighbor]):
         self.query_name = query_name
 
     def format_rows(self) -> list[dict[str, str]]:
-        """Format the nearest items as rows of a table, one for each item."""
+        """Format the nearest items as rows of a table."""
         with_class = any(near.class_name is not None for near in self)
         with_row = any(near.row is not None for near in self)
         with_description = any(near.description is not None for near in self)

@@ -45,7 +45,7 @@ class AugmentationTargets:
     mixup_share_in_plane: Tensor
 
     def figure(self) -> Figure:
-        """Draw the displacements and target plans of noise and mixup augmentations."""
+        """Draw point displacements and target plans of noise and mixup augmentations."""
         figure, (left, middle, right) = create_panels(3)
         shares = (("noise", self.noise_share_in_plane, ORANGE), ("mixup", self.mixup_share_in_plane, BLUE))
         for name, share, color in shares:

@@ -1,4 +1,4 @@
-"""Uniformity of embeddings on the sphere, from optimized points or trained encoders."""
+"""Uniformity on the sphere, of points optimized directly or of trained embeddings."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class _CircleTrainingResult(NamedTuple):
 def _train_encoder_to_circle(
     loss: Loss, x: Tensor, *, noise: float, iterations: int, seed: int
 ) -> _CircleTrainingResult:
-    """Train an encoder onto the unit circle from two noisy views."""
+    """Train an encoder that maps to the unit circle, on two noisy views."""
     check_type("objective", loss, Loss, "nt_xent()")
     check_nonnegative("noise", noise)
     check_integer("iterations", iterations, 0)

@@ -1,4 +1,4 @@
-"""Options and commands of `contraport train` and `advise`."""
+"""Definitions of the commands `contraport train` and `advise`, and their options."""
 
 from __future__ import annotations
 

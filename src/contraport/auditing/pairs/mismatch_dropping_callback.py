@@ -183,7 +183,7 @@ class MismatchDroppingCallback(Callback, ABC, Generic[AuditStateT]):
 
     @property
     def _all_source_rows_and_keys(self) -> dict[str, np.ndarray]:
-        """Source rows and, if present, keys of all items, as named arrays."""
+        """Row numbers in the source and, if present, keys of all items, as named arrays."""
         keys = self._dataset.keys
         return {"rows": self._dataset.source_rows.numpy()} | (
             {} if keys is None else {"keys": np.array(keys, dtype=np.str_)}
@@ -224,7 +224,7 @@ class AuditCallback(MismatchDroppingCallback[PairAuditState]):
         return f"{wrong}; {len(state.training_positions)} of {len(state.mean_scores)} kept"
 
     def encode_all_pairs(self) -> PairedFeatures:
-        """Return the features of all pairs; only training pairs may be neighbors of others."""
+        """Return the features of all pairs; only those of training pairs are neighbors."""
         pool = self._positions[self._positions < len(self._dataset)]
         return encode_pairs(
             self._pipeline.model, self._dataset, self._pipeline.views, self._loader_config, neighbor_pool=pool

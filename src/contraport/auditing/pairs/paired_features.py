@@ -365,7 +365,7 @@ def has_only_vector_views(dataset: Dataset, *, max_width: int | None = None) -> 
 
 
 def load_vector_pairs(dataset: Dataset) -> PairedFeatures:
-    """Load vector views as paired features.
+    """Load a dataset of vectors, which are used as features themselves.
 
     Views of equal width are treated as one embedding space. Of many vectors no copy is made: rows are read from the
     data, and normalized, where they are needed.

@@ -127,7 +127,7 @@ def check_auditable_dataset(
 
 
 def format_incomplete_items(dataset: Dataset) -> str:
-    """Format for messages how many items lack a view, and the row numbers of the first few.
+    """Return a message text: the number of items that lack a view, and their first rows.
 
     >>> from contraport.data import from_arrays
     >>> format_incomplete_items(from_arrays({"hand": np.eye(3), "eye": np.array([[1.0], [np.nan], [2.0]])}))

@@ -127,7 +127,7 @@ class _Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class ArchiveMembers(ItemFilesOrBytes):
-    """Undecoded files of one suffix in tar archives, one per sample.
+    """Undecoded files of one suffix, one per sample, in tar archives.
 
     Each access opens an archive, so that several processes can use the same object.
 

@@ -224,7 +224,7 @@ def _read_csv(path: Path, declared_roles: Mapping[str, Any]) -> pa.Table:
 
 
 def _parse_csv(path: Path, *, only_text_columns: Sequence[str] | None = None) -> pa.Table:
-    """Parse a `.csv` file with inferred types, or read only the given columns, as text."""
+    """Parse a `.csv` file: all columns with inferred types, or given columns as text."""
     # Types are inferred from the first block, so one block for all.
     block = min(path.stat().st_size + 1, _MAX_BLOCK_BYTES)
     types = dict.fromkeys(only_text_columns or (), pa.string())  # none: all columns, with types inferred

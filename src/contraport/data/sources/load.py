@@ -116,7 +116,7 @@ def load(
 
 
 def _resize_images(views: tuple[Tensor, ...], _positions: Tensor, *, size: int) -> tuple[Tensor, ...]:
-    """Resize the views that are images to squares."""
+    """Resize image views to squares."""
     return tuple(resize_if_images(view, size) for view in views)
 
 

@@ -13,7 +13,7 @@ from contraport.errors import check
 
 
 class RandomDraws:
-    """Random numbers (b, ...) for one process's items of a batch.
+    """Random numbers for this process's items of a batch, (b, ...).
 
     `offset` gives the part that a process holds; None: all of the batch. All numbers are drawn for the whole batch from
     torch's global generator on the device, and those of the part are returned. So processes with equal seeds get the

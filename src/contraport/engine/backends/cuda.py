@@ -342,7 +342,7 @@ def _embedding_and_bias_gradients(
 def _row_gradients_and_sums_fused(
     inputs: _KernelInputs, weights: _WeightVariants, without_link: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return W y and the row sums of pair weights W, without storing W."""
+    """Return the product of pair weights and embeddings y, and the weights' row sums."""
     kernel = "weighted_products_by_column_split_kernel"
     blocks = _choose_device_launch_config(kernel, inputs.x)
     splits = _count_column_splits(inputs, blocks)
@@ -521,7 +521,7 @@ def _empty_gradient_and_sums(z: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _find_link_kernel_arguments(link: Link | None) -> tuple[str, float, float] | None:
-    """Return a link function's arguments for Triton kernels, None if unsupported."""
+    """Return the Triton kernels' arguments for a link function, None if unsupported."""
     match link:
         case None:
             return "identity", 1.0, 1.0

@@ -435,7 +435,7 @@ class _RunningLogSum:
 
 
 class _TermGroup(NamedTuple):
-    """Summands of the pair weights with the same exponential factor.
+    """Terms of the pair weights that share one exponential factor.
 
     The factor is exp(S + A + B), with the log-kernel S.
 

@@ -197,7 +197,7 @@ def rescale_terms_to_first_exponents_kernel(
 
 @triton.jit
 def _exponents_minus_first_term(exponents_by_term, term_index, positions, n):
-    """Return the exponents of a weight term, minus those of the first weight term."""
+    """Return a weight term's exponents relative to those of the first term."""
     own = tl.load(exponents_by_term + term_index * n + positions, mask=positions < n, other=0.0)
     excess = own - tl.load(exponents_by_term + positions, mask=positions < n, other=0.0)
     return tl.where(excess == excess, excess, INFINITY)

@@ -108,7 +108,7 @@ class _TsallisDualProblem:
         return rows if self.column_masses is None else torch.cat([rows, self.column_masses - plan.sum(0)])
 
     def objective_value(self, f: Tensor, g: Tensor) -> Tensor:
-        """Return the dual objective, a scalar, minus infinity outside its domain."""
+        """Return the dual objective as a scalar, which is -inf outside its domain."""
         s = f[:, None] + g + self.logits
         linear = f @ self.row_masses + (0 if self.column_masses is None else g @ self.column_masses)
         if self.order < 1 and bool((s >= 0).any()):

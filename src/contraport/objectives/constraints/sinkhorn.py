@@ -171,7 +171,7 @@ class SinkhornConstraint(Constraint, ABC):
     def _log_reference_factors(
         self, log_marginals: LogMarginals, log_column_weights: Tensor | None
     ) -> LogMarginals | None:
-        """Return the log factors of the reference measure, None if all are 0.
+        """Return the log row and column factors of the reference measure, None if uniform.
 
         There is one for each row, (N,), and column, (M,). Potentials start from them, and relaxation refers to them.
         """

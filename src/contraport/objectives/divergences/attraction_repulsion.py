@@ -120,7 +120,7 @@ class LogKernelAttraction(KernelDivergence):
             check_positive("item_weight_temperature", self.item_weight_temperature)
 
     def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
-        """Return each row's attraction times its target mass, (N,)."""
+        """Return each row's attraction, weighted by target mass, (N,)."""
         target, log_kernel = result.target, result.plan.kernel_geometry.log_kernel
         if not isinstance(target, SparseTargetPlan):
             got = type(target).__name__

@@ -1,4 +1,4 @@
-"""Targets, which define the desired plan of a block, such as its positive pairs.
+"""Targets, which define the desired plan of a batch, such as its positive pairs.
 
 A target (`Pairs`, `Labels`, ...) is a rule; for a block it gives a target plan of total mass 1, in a sparse,
 structured, kernel or dense form, which never enters a pass over the pairs.

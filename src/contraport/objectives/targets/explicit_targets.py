@@ -280,7 +280,7 @@ class SimilarityMatrix(Target):
 
 
 def _check_no_target_mass_is_excluded(masks_of_excluded_target_pairs: list[Tensor]) -> None:
-    """Raise `UsageError` if a pair with target mass is excluded from the comparison."""
+    """Raise `UsageError` if a pair with target mass is masked out."""
     good = not any(bool(mask.any()) for mask in masks_of_excluded_target_pairs)
     check(good, "target: has mass on excluded pairs (self pairs, or items with equal ids).", "excluded_pairs")
 

@@ -137,7 +137,7 @@ class Target(BooleanFieldCheckMixin, ABC):
         """Return the target plan, of total mass equal to the share of rows with positives."""
 
     def for_transposed_block(self) -> Target:
-        """Return the target of a block with its rows and columns exchanged."""
+        """Return the target for a block whose rows and columns are exchanged."""
         return self
 
     @property

@@ -134,7 +134,7 @@ def _add_alignment_uniformity_plot(assets: PageAssets, runs: Sequence[ReportedRu
 
 
 def _alignment_uniformity_by_encoder(run: ReportedRun) -> dict[str, tuple[float, float]]:
-    """Return alignment and uniformity by encoder, such as "untrained" and "epoch 5"."""
+    """Return alignment and uniformity by name of encoder, such as "epoch 5"."""
     names = [row for _, row in list_evaluated_epochs_and_rows(run)] or [
         row for row in (*INITIAL_ENCODER_BASELINE_TITLES, "trained") if row in run.metrics_by_encoder
     ]

@@ -94,7 +94,7 @@ class PeriodicFiniteGuard(FiniteGuard):
                 file.unlink(missing_ok=True)
 
     def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
-        """Store the loss, and the batch if losses are checked before each update."""
+        """Store the loss for the next check, and the batch if every step is checked."""
         super().after_backward(loop, batch, loss)
         if self._checks_before_every_update:
             self._batches.append(batch)

@@ -85,7 +85,7 @@ class NegativeMiner(Callback):
         self._mined_epoch, self._positions = state["epoch"], state["positions"].numpy()
 
     def _mine_if_due_then_send(self, loop: Loop) -> None:
-        """Mine negatives if they are due, then pass the last ones to the loader."""
+        """Mine negatives if they are due, then pass the latest ones to the loader."""
         epoch, spec = loop.completed_epochs, self._spec
         elapsed = epoch - spec.epochs_before_mining
         is_due = spec.file is None and elapsed >= 0 and elapsed % spec.epochs_between_minings == 0

@@ -341,7 +341,7 @@ def _build_objective_loss(
     objective: nn.Module,
     weights_from_plan_schedule: Callable[[int], WeightsFromPlan] | None,
 ) -> ObjectiveStepLoss:
-    """Build the step loss that calls an objective."""
+    """Build the part of the training step that calls an objective."""
     sizes, number = [model.tower(view).projection_width for view in range(len(model.towers))], len(views.shapes)
     message = f"projection: required, since the encoders have feature sizes {sizes}; got 0."
     check(len(set(sizes)) == 1, message, "sizes_differ")

@@ -202,7 +202,7 @@ class DataPreparationSettings(BaseOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ViewAndAuditSettings(BaseOptions):
-    """Options of the views, their augmentation and the online audit."""
+    """Options of the views, their augmentation, and the audit during training."""
 
     views: int | str | None = option(
         None,

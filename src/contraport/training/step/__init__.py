@@ -1,1 +1,1 @@
-"""Training step with views, embeddings, loss, and state across steps."""
+"""Training step: views, embeddings, loss, and state that is kept across steps."""
