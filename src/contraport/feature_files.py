@@ -337,7 +337,7 @@ def _concatenate_shards(shards: Sequence[Features]) -> Features:
 
 
 def _features_from_array(features: np.ndarray) -> Features:
-    """Build `Features` from an array alone: items from 0 in the split "train"."""
+    """Build `Features` from an array alone, with items numbered from 0 and no test split."""
     items = features.shape[0] if features.ndim > 0 else 0
     return Features(features, np.arange(items), np.full(items, "train"))
 

@@ -249,7 +249,7 @@ class CellSearch:
         return largest, rows.gather(1, order)
 
     def count_rows_in_nearer_cells(self, queries: Tensor, row_indices: Tensor) -> Tensor:
-        """Count the rows in cells that are nearer to each query than the cells of given rows.
+        """For each query and given row, count the rows in cells nearer to it than the row's cell.
 
         A cell is nearer if its center is. The row indices of each query, and the result, are int64 ``(q, k)``.
         """
@@ -261,7 +261,7 @@ class CellSearch:
         return torch.cat([self._count_rows_before_each_cell(q).gather(1, cell_of_row[r]) for q, r in blocks])
 
     def _count_rows_before_each_cell(self, queries: Tensor) -> Tensor:
-        """Count, for each query and cell, the rows of all cells nearer to the query than it."""
+        """For each query and cell, count the rows of all cells that are nearer to the query."""
         order = (queries @ self._centers.T).argsort(dim=1, descending=True, stable=True)
         before = self._sizes[order].cumsum(dim=1) - self._sizes[order]
         return torch.empty_like(before).scatter_(1, order, before)

@@ -132,7 +132,7 @@ def extract_section(text: str, anchor: str) -> str:
 
 
 def _page_paths_by_caption() -> dict[str, dict[str, Path]]:
-    """Return the paths of documentation pages by caption in `index.md` and page name."""
+    """Return the paths of documentation pages by name, under each caption of `index.md`."""
     package = Path(contraport.__file__).parent
     # An editable install has the pages in the project.
     folder = package / "docs" if (package / "docs").is_dir() else package.parents[1] / "docs"

@@ -137,7 +137,7 @@ def print_map(result: Map) -> None:
 
 
 def print_learned_cost(result: LearnedCost) -> None:
-    """Print the fit of a learned cost, and its strongest feature directions."""
+    """Print how well a learned cost fits, and its strongest feature directions."""
     print(f"{result}.")
     rows = [
         {"direction": str(number), "share of the affinity": f"{share:.1%}"}

@@ -54,7 +54,7 @@ def format_means_table(comparison: Comparison, metric: Metric) -> str:
 
 
 class EpochTable(NamedTuple):
-    """Formatted means of one metric by objective and epoch, for one table column."""
+    """Formatted means of a metric by objective and epoch, for a column of the comparison."""
 
     column: str
     epochs: list[int]

@@ -157,7 +157,7 @@ class Grid:
 
     @cached_property
     def encoder_changes_by_reference_row(self) -> dict[str, dict[str, Any]]:
-        """Encoder options that differ from the baseline's, for each reference row.
+        """Encoder options of each reference row that differ from those of the baseline.
 
         The untrained encoder and the raw inputs are evaluated too for these rows: the baseline, and the first row of
         each other encoder or representation. Metrics of another representation do not show what training added.

@@ -68,7 +68,7 @@ def _wrap_for_matplotlib(name: str) -> str:
 
 
 def _shared_data_suffix(comparison: Comparison) -> str:
-    """Return a title suffix with the name of the data, empty if columns have several."""
+    """Return a title suffix with the data's name, empty if columns have different data."""
     return f", {comparison.table_header_row[0]}" if comparison.table_header_row[1:] != comparison.columns else ""
 
 

@@ -140,7 +140,7 @@ class ClaimVerdict(NamedTuple):
 
 
 class MetricValues(NamedTuple):
-    """Values of one metric in the whole table, with priors for variances between seeds.
+    """Values of one metric for all runs of a comparison, with priors of seed variances.
 
     Attributes:
         cell_values: values of each cell, by row and column.

@@ -39,7 +39,7 @@ def explain_verdict(verdict: ClaimVerdict) -> str:
 
 
 def summarize_first_metric(comparison: Comparison, column: str) -> str:
-    """Summarize the first metric in one column (data set and setting) by a sentence."""
+    """Summarize in a sentence the first metric on one data set and setting."""
     metric = comparison.metrics[0]
     cells = comparison.list_column_entries(column, metric)
     entries = [one for one in cells if one.mean is not None]

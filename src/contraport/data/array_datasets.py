@@ -304,7 +304,7 @@ def _check_finite(argument: str, original_and_float32_blocks: Iterable[tuple[np.
 
 
 def find_extremes_if_rounded(values: np.ndarray) -> list[np.ndarray]:
-    """Return the minima and maxima per feature or channel, [] if float32 is exact."""
+    """Return the minima and maxima per feature, or [] if float32 holds the type exactly."""
     if values.dtype.kind not in "iuf" or np.can_cast(values.dtype, np.float32):
         return []
     others = (0, *range(2, values.ndim))
@@ -312,7 +312,7 @@ def find_extremes_if_rounded(values: np.ndarray) -> list[np.ndarray]:
 
 
 def warn_of_float32_rounding(data_name: str, extremes: list[np.ndarray], column_names: Sequence[str] = ()) -> None:
-    """Warn of features whose spread is too small for float32, given their extremes."""
+    """Warn of features whose spread is too small for float32 relative to their magnitude."""
     if extremes:
         low, high = np.min(extremes, axis=0), np.max(extremes, axis=0)
         largest = np.maximum(np.abs(low), np.abs(high))

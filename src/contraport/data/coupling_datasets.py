@@ -74,7 +74,7 @@ def from_coupling(
     test_fraction: float | None = None,
     is_test: NDArray[np.bool_] | None = None,
 ) -> Dataset:
-    """Build a dataset of pairs between two sets.
+    """Build a dataset of the pairs of a coupling between two sets.
 
     The views of a pair are its row and its column. A row and a column may each be in several pairs. Known partners are
     never negatives of one another: the default target of a training spreads the mass of each row over all its partners

@@ -308,7 +308,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         )
 
     def order_columns_as(self, column_names: Sequence[Sequence[str]]) -> Dataset:
-        """Order each view's columns as in the entry of `column_names` with the same names.
+        """Order each view's columns as the list in `column_names` that has the same names.
 
         A view whose names differ from those of all entries stays as it is.
 

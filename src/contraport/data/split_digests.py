@@ -95,7 +95,7 @@ class SplitDigests:
 
     @property
     def digest_of_both_splits(self) -> str:
-        """Hexadecimal SHA-256 of the digests of both splits and the dataset fingerprint."""
+        """Hexadecimal SHA-256 over both splits' digests and the dataset fingerprint."""
         parts = self.train_digests.tobytes(), self.test_digests.tobytes(), self.fingerprint.encode()
         return hashlib.sha256(b"|".join(parts)).hexdigest()
 

@@ -249,7 +249,7 @@ class StoreWrapper(Store, ABC):
 
     @property
     def view_content_digests(self) -> Tensor | None:
-        """Content digests of the wrapped store's items, before this one changes them."""
+        """Content digests of the wrapped store's items, without the changes of this wrapper."""
         return self.store.view_content_digests
 
     def __len__(self) -> int:

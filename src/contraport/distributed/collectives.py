@@ -98,7 +98,7 @@ class Processes(NamedTuple):
         return 0 if self.size == 1 else sum(self._gather_row_counts(value)[: self.rank])
 
     def with_averaged_gradient(self, replicated: Tensor) -> Tensor:
-        """Return a replicated value, whose gradient the backward pass averages over processes."""
+        """Return a value that all processes share; its gradient is averaged over processes."""
         if self.size == 1:
             return replicated
         same: Tensor = _IdentityAveragingGradient.apply(self, replicated)

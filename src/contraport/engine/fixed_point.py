@@ -184,7 +184,7 @@ class _FixedPointAndGrads(NamedTuple):
     relaxation: Relaxation
 
     def half_step_derivatives_in_log_marginals(self) -> tuple[Tensor, Tensor]:
-        """Return the derivative of each half-step in its own log marginal, (N,) and (M,)."""
+        """Return each half-step's derivative with respect to its log marginal, (N,) and (M,)."""
         s, t = (
             self.relaxation.derivative_in_log_marginal(k, axis, self.log_marginals[k], self.log_sums[k])
             for k, axis in enumerate(_STORED_AXIS_ORDER)

@@ -221,7 +221,7 @@ class Kernel(nn.Module, ABC):
 
     @abstractmethod
     def log_kernel(self, negative_cost_in_unit: CostUnitToLogKernel, temperature: float | Tensor) -> LogKernel:
-        """Build the log-kernel from a function that returns -cost / unit.
+        """Build the log-kernel from a function that returns -cost, divided by a unit of cost.
 
         Args:
             negative_cost_in_unit: returns -cost / u for a unit u, such as the temperature.
@@ -532,7 +532,7 @@ class _NormalizeRows(torch.autograd.Function):
 
 
 class _ScaledEmbeddings(NamedTuple):
-    """Scaled embeddings z: <z_i, z_j> + bias_i + bias_j is -cost / cost_unit.
+    """Embeddings z scaled such that <z_i, z_j> + bias_i + bias_j is -cost / cost_unit.
 
     Attributes:
         z: Scaled embeddings, (n, d).

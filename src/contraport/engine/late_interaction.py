@@ -180,12 +180,12 @@ class SetMatching(NamedTuple):
         return row, column
 
     def row_dual_terms(self, f: Tensor) -> Tensor:
-        """Return the term of each of a row's vectors in the dual, given its potential f."""
+        """Return each row vector's term of the dual objective, given its potential f."""
         ratio, _ = self.temperature_to_marginal_penalty_ratios
         return f if ratio == 0 else (1 / ratio + 1) * -torch.expm1(-ratio * f)
 
     def column_dual_terms(self, g: Tensor) -> Tensor:
-        """Return the term of each of a column's vectors in the dual, given its potential g.
+        """Return each column vector's term of the dual objective, given its potential g.
 
         It holds after a last half-step on the rows.
         """
@@ -353,7 +353,7 @@ def _nonpadding_mask(z: Tensor) -> Tensor:
 
 
 def _iter_size_sorted_blocks(z: Tensor, max_vectors: int) -> Iterator[_PaddedSetBlock]:
-    """Yield blocks (n, t, d) of vector sets of similar size, with limited vectors.
+    """Yield blocks (n, t, d) of vector sets of similar size, of at most `max_vectors`.
 
     A set of more vectors is a block of its own. Sets are taken in the order of their size, so that a block needs little
     padding.

@@ -171,7 +171,7 @@ class LogKernel(ABC):
         return checkpoint_row_blocks(inner, *self.shape)
 
     def biases_outside_link(self) -> tuple[Tensor, Tensor]:
-        """Return the biases added outside the link function, (N,) and (M,)."""
+        """Return the row and column biases added after the link function, (N,) and (M,)."""
         like, (n, m) = self.inputs[0], self.shape
         return like.new_zeros(n), like.new_zeros(m)
 

@@ -135,7 +135,7 @@ class PairPasses(ABC):
         """
 
     def _reduce_or_scale_gradients(self, gradients: list[Tensor | None]) -> list[Tensor | None]:
-        """Scale gradients such that their average over processes is the full gradient.
+        """Sum gradients over processes, or scale them so that their average is the sum.
 
         Inputs that belong to no row or column (parameters of a learned cost) are replicated: their gradients are summed
         over the processes. Others are multiplied by the number of processes.

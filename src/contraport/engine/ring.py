@@ -79,7 +79,7 @@ class Shards(NamedTuple):
         return value if self.inverse_order is None else value[self.inverse_order]
 
     def row_indices(self, slice_in_owner_order: slice) -> Indices:
-        """Return the original indices of a slice of rows in the order of process ranks."""
+        """Return the original indices of a slice of the rows, which are sorted by process."""
         return slice_in_owner_order if self.order is None else self.order[slice_in_owner_order]
 
 
@@ -226,7 +226,7 @@ class RingLogKernel(LogKernel):
         return RingExchange(self.processes, block, sizes, hops, with_gradient=with_gradient)
 
     def iter_visits(self, exchange: RingExchange, *, half_ring: bool = False) -> Iterator[RingVisit]:
-        """Yield the pairs of this process's rows and the columns of each process in turn.
+        """Yield blocks of pairs: this process's rows with each process's columns in turn.
 
         With `half_ring`, only one of (i, j) and (j, i) is visited.
         """
@@ -269,7 +269,7 @@ class RingLogKernel(LogKernel):
                     part[visit.local_columns] += value
 
     def own_column_gradients_by_input_index(self, exchange: RingExchange) -> dict[int, Tensor]:
-        """Return gradients of this process's column inputs, by position in `inputs`."""
+        """Return the gradients of this process's column tensors, by index in `inputs`."""
         parts = self._unpack_block(exchange.gradient_accumulator, self.processes.rank)
         return dict(zip(self.own.column_input_indices, parts, strict=True))
 
@@ -397,7 +397,7 @@ class RingPairPasses(PairPasses):
             yield visit, self.visit_passes_class(geometry, _SINGLE_PROCESS, (), self.operand_dtype)
 
     def _sort_terms_by_process(self, terms: Sequence[WeightTerm]) -> list[WeightTerm]:
-        """Return the terms of the pair weights, with rows and columns ordered by process."""
+        """Return the terms of the pair weights, their rows and columns ordered by process."""
         rows, columns = self.rows.sort_rows_by_process, self.columns.sort_rows_by_process
         return [
             WeightTerm(rows(a), columns(b), axis, rows(factor) if axis == "rows" else columns(factor))
@@ -420,7 +420,7 @@ def _add_log_sums_in_place(total: Tensor | None, part: slice, values: Tensor | N
 
 
 def _restrict_terms_to_visit(terms: Sequence[WeightTerm], visit: RingVisit) -> list[WeightTerm]:
-    """Restrict the terms of the pair weights to the pairs of one ring step."""
+    """Restrict the terms of the pair weights to the rows and columns of a ring visit."""
     rows, columns = visit.rows, visit.columns
     return [
         WeightTerm(a[rows], b[columns], axis, factor[rows if axis == "rows" else columns])

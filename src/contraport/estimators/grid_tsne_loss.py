@@ -113,7 +113,7 @@ def _compute_kernel_spectrum(
 
 
 def _compute_lagrange_weights_and_slopes(fractions: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute Lagrange interpolation weights of the six nearest nodes and derivatives.
+    """Compute the six nearest nodes' Lagrange weights, and derivatives of the weights.
 
     Fractions, ``(...)``, are the positions of points between two nodes, in [0, 1).
     """

@@ -200,7 +200,7 @@ def _read_matrix(source: Any) -> np.ndarray:
 
 
 def _check_no_numeric_heading(file: Path) -> None:
-    """Raise `UsageError` if the first line numbers the columns: 0,1,2 and so on."""
+    """Raise `UsageError` if the first line is a heading of column numbers: 0,1,2 ..."""
     with file.open(encoding="utf-8", errors="replace") as lines:
         words = [word.strip() for word in lines.readline().split(",")]
     message = f"coupling: {file} must be numbers without a heading, got the first line {','.join(words[:3])}, which "
@@ -234,7 +234,7 @@ def _standardize_or_whiten(argument: str, features: np.ndarray, components: int)
 def _write_cost_arrays_and_plot(
     folder: Path, result: LearnedCost, observed: np.ndarray, row_features: np.ndarray, column_features: np.ndarray
 ) -> None:
-    """Write the cost arrays to `inverse_ot.npz`, and both plans to `plans.png`."""
+    """Write the learned cost to `inverse_ot.npz`, and a plot of the plans to `plans.png`."""
     arrays = {name: getattr(result, name) for name in ("cost", "plan", "affinity", "row_positions", "column_positions")}
     write_npz(folder / "inverse_ot.npz", arrays | {"row_features": row_features, "column_features": column_features})
     left, _, right = np.linalg.svd(result.affinity)

@@ -197,7 +197,7 @@ def _build_features(dataset: Dataset, features: Tensor, run: str | None) -> Feat
 
 
 def _write_map_files(folder: Path, result: Map, features: Features, dataset: Dataset | None) -> None:
-    """Write the map as `.npz`, `.csv`, `.png` and `.html` files."""
+    """Write the map of items as `.npz`, `.csv`, `.png` and `.html` files."""
     mapped = replace(features, features=result.points, run=None, view=None)
     write_features(folder / "map.npz", mapped)
     rows = (

@@ -262,7 +262,7 @@ class SplitLoader:
 
 
 def resolve_dataset_view_index(dataset: Dataset, model: Model, model_view: object) -> int:
-    """Return the index of the dataset's view that is input to the given view of the model."""
+    """Return the index of the dataset's view that the model's given view encodes."""
     number = model.view_index(model_view)
     names, shapes = dataset.view_names, dataset.shapes
     if model.view_names[number] in names:

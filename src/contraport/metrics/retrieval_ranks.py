@@ -286,7 +286,7 @@ def _count_cosines_reaching(cosines: Tensor, thresholds: Tensor) -> Tensor:
 
 
 def _compute_tie_threshold_by_point(match_cosines: Tensor, point_by_match: Tensor, num_points: int) -> Tensor:
-    """Return the cosine from which a key ties with each point's best match, (points,).
+    """Return the lowest cosine that ties with each point's best match, (points,).
 
     Match `k`, with cosine ``match_cosines[k]``, is one of point ``point_by_match[k]``. The tolerance applies to
     distances, which rounding moves by as much as the vectors. The cosine of nearly equal vectors moves by the square of

@@ -236,7 +236,7 @@ def _is_pair_of_arrays(value: object) -> bool:
 def _build_inputs_of_different_items(
     views: tuple[Tensor, ...], raw_attributes: Mapping[str, Any], sets: bool
 ) -> CallInputs:
-    """Build the inputs of a loss from views of n and m different items, one batch of n + m."""
+    """Build the inputs of a loss from two views of different items, n and m of them."""
     check(len(views) == 2, f"views: must be 2 if they show different items, got {len(views)}.")
     for v, view in enumerate(views):
         check_views([view], first_number=v, sets=sets)

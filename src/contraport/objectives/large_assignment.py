@@ -247,7 +247,7 @@ def _iterate_matching_part_indices(
 
 
 def _argsort_into_two_parts(sides: Sequence[Tensor], first_size: int, generator: torch.Generator) -> list[Tensor]:
-    """Order both point sets such that their first `first_size` points are matched.
+    """Return orders of both point sets that put first the points assigned to one another.
 
     The rest is matched too. A single set is sorted along a random direction. Given the parts of one of two sets, the
     best parts of the other are cut along the difference of the means of these parts: no plan has to be computed. The

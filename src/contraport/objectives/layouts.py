@@ -520,7 +520,7 @@ class Joint(Layout):
         return LayoutTraits(takes_all_views=self.compares_all_views_at_once, includes_positives=includes_positives)
 
     def __call__(self, *views: Tensor) -> list[Block]:
-        """Concatenate the views, and return the block of all pairs of them, (N, N)."""
+        """Concatenate the views' rows, and return the block of all pairs of rows, (N, N)."""
         z = torch.cat(views if views[0].ndim == 2 else zero_pad_vector_sets(views))
         return [Block(_build_joint_pattern(views[0].shape[0], len(views), self.candidates, z.device), z, z)]
 

@@ -134,11 +134,11 @@ class Loss(nn.Module, ABC):
         """Return whether a call with `target` requires the argument ``features=``."""
 
     def unread_item_options(self, target: Any = None) -> tuple[str, ...]:
-        """Return the names of values per item, such as "labels", that the loss does not read."""
+        """Return the names of options per item, such as "labels", that the loss does not use."""
         return ()
 
     def without_unread_labels(self, options: dict[str, CallOptionValue]) -> dict[str, CallOptionValue]:
-        """Drop labels and domains that the loss does not read from the options of a call."""
+        """Return the options of a call, without labels and domains that the loss does not use."""
         unread = self.unread_item_options(options.get("target"))
         return {name: value for name, value in options.items() if name not in unread or name not in LABEL_OPTION_NAMES}
 

@@ -1,4 +1,4 @@
-"""Objectives of layout, kernel, constraint, target and divergence, and their sums."""
+"""Objectives: layout, kernel, constraint, target and divergence; sums of objectives."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ class Objective(Loss):
     def _build_problem(
         self, views: tuple[Tensor, ...], options: Mapping[str, CallOptionValue], reduction_to_check: str | None = None
     ) -> MatchingProblem:
-        """Check the arguments and build the matching problem, of a loss or a plan only.
+        """Check the arguments, and build the matching problem of a loss or of a plan.
 
         A reduction adds the checks of a loss.
         """

@@ -272,7 +272,7 @@ def draw_bipartite_plan(ax: Axes, plan: Array, true_pair_mask: Array) -> None:
 
 
 def _draw_mass_dots(ax: Axes, x: float, heights: Array, relative_masses: Array) -> None:
-    """Draw masses as areas of dots, in rings that show equal masses."""
+    """Draw masses as areas of dots, inside rings for the mass if all were equal."""
     places = np.full(len(heights), x)
     ax.scatter(places, heights, s=60, facecolor="none", edgecolor=GREY, linewidth=0.8, zorder=3)
     ax.scatter(places, heights, s=60 * relative_masses, color=GREY, linewidth=0, zorder=4)

@@ -122,7 +122,7 @@ def build_byte_heatmap_trace(values_to_255: np.ndarray[Any, Any], **settings: An
 
 
 def encode_base64_matrix(values_to_255: np.ndarray[Any, Any]) -> Base64Matrix:
-    """Encode a matrix of values from 0 to 255 as base64 text, with its number of columns.
+    """Return a matrix of values from 0 to 255 as base64 text, and its number of columns.
 
     It takes a third of the size of JSON numbers.
     """

@@ -291,7 +291,7 @@ class _NearestTracker:
         self._others[rows[nearer]] = others[nearer]
 
     def distinct_pairs_and_cosines(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return each nearest pair once, ``(p, 2)``, and cosines ``(p,)``, most similar first."""
+        """Return pairs of nearest neighbors, ``(p, 2)``, each once, and cosines ``(p,)``."""
         rows = np.flatnonzero(self._cosines > -np.inf)
         ends = np.sort(np.stack([rows, self._others[rows]], axis=1), axis=1)
         pairs, firsts = np.unique(ends, axis=0, return_index=True)

@@ -121,7 +121,7 @@ def compute_noise_and_mixup_targets(
 
 
 def _build_mixup_cost_function(centers: Tensor, sigma: float, fraction: float) -> CostFunction:
-    """Build the mixup cost: the negative log density of two items' difference.
+    """Build the mixup cost: the negative log density of two views' difference under mixup.
 
     A constant is left out. The difference of two views is fraction (x' - x'') for two points of the mixture.
     """

@@ -311,7 +311,7 @@ TRIANGLE_CORNERS = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.5, math.sqrt(3) / 2]
 @keep_deprecated_attributes(values="expected_costs", margins="smallest_masses", optimum="unregularized_solution")
 @dataclass(frozen=True, eq=False)
 class SimplexEntropicPath:
-    """Solutions of an entropic linear program over three masses, by temperature.
+    """Solutions of an entropic linear program in three unknown masses, by temperature.
 
     Attributes:
         costs: cost c of each of the three masses, (3,).
@@ -347,7 +347,7 @@ class SimplexEntropicPath:
 def solve_entropic_program(
     costs: Sequence[float] | Tensor = (0.0, 0.3, 1.0), temperatures: Sequence[float] | None = None
 ) -> SimplexEntropicPath:
-    """Solve an entropic linear program over three masses at several temperatures.
+    """Solve an entropic linear program in three unknown masses at several temperatures.
 
     The masses sum to 1. Without entropy the optimum is a corner. With entropy every mass is positive: the optimum
     leaves the boundary and moves to the middle as the temperature grows. The pairs of a plan behave alike; the solver

@@ -67,7 +67,7 @@ TRAIN_COMMAND_SPEC = Command(
 
 @dataclass(frozen=True, kw_only=True)
 class AdviseOptions(BaseOptions):
-    """Options of `contraport.advise`, including facts that the data do not show."""
+    """Options of `contraport.advise`, including facts that only the user knows."""
 
     data: str | Path | Any = field(
         kw_only=False,

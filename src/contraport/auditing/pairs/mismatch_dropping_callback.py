@@ -183,7 +183,7 @@ class MismatchDroppingCallback(Callback, ABC, Generic[AuditStateT]):
 
     @property
     def _all_source_rows_and_keys(self) -> dict[str, np.ndarray]:
-        """Row numbers in the source and, if present, keys of all items, as named arrays."""
+        """Named arrays of all items' row numbers in the source, and of their keys if present."""
         keys = self._dataset.keys
         return {"rows": self._dataset.source_rows.numpy()} | (
             {} if keys is None else {"keys": np.array(keys, dtype=np.str_)}
@@ -196,7 +196,7 @@ class MismatchDroppingCallback(Callback, ABC, Generic[AuditStateT]):
         self._order.fill_epochs_by_repeating(self._positions.numpy())
 
     def _draw_fresh_wrong_partners_of_decoys(self, purpose: str) -> Tensor:
-        """Draw for each decoy a wrong partner, ``(d,)``, that it is not trained with.
+        """Draw a wrong partner for each decoy, ``(d,)``, other than the one it is trained with.
 
         It is the item itself where there is no other.
         """

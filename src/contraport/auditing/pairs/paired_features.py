@@ -307,7 +307,7 @@ class PairedFeatures:
 
     @cached_property
     def reference_cca_coordinates_by_fold(self) -> tuple[tuple[tuple[Tensor, Tensor], ...], ...]:
-        """CCA coordinates of the reference items in both views, by fold and direction."""
+        """CCA coordinates of the reference items in both views, by fold and predicted view."""
         centers, _, maps, correlations = self.cross_fitted_canonical_maps
         folds = []
         for fold_maps, weights in zip(maps, correlations, strict=True):
@@ -342,7 +342,7 @@ def split_into_row_blocks(values: Tensor, width: int) -> tuple[Tensor, ...]:
 
 
 def average_neighbor_rows(values: TensorOrComputedRows, neighbors: Tensor) -> Tensor:
-    """Return the mean row, ``(p, F)``, of `values` at each item's `neighbors`."""
+    """Return, for each item, the mean of the rows of `values` at its `neighbors`, ``(p, F)``."""
     if isinstance(values, ComputedRows):
         blocks = split_into_row_blocks(neighbors, neighbors.shape[1] * values.shape[1])
         return torch.cat([values[block.flatten()].unflatten(0, block.shape).mean(dim=1) for block in blocks])

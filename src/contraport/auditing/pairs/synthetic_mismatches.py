@@ -127,7 +127,7 @@ def check_auditable_dataset(
 
 
 def format_incomplete_items(dataset: Dataset) -> str:
-    """Return a message text: the number of items that lack a view, and their first rows.
+    """Return a text for messages: how many items lack a view, and which rows they are.
 
     >>> from contraport.data import from_arrays
     >>> format_incomplete_items(from_arrays({"hand": np.eye(3), "eye": np.array([[1.0], [np.nan], [2.0]])}))
@@ -141,7 +141,7 @@ def format_incomplete_items(dataset: Dataset) -> str:
 
 
 def draw_mismatches_item_by_item(dataset: Dataset, *, seed: int) -> PairIndices:
-    """Draw a known mismatch for each item, ``(m,)``, if there is one.
+    """Draw a mismatched pair for each item, ``(m,)``, leaving out items without one.
 
     Items of equal content get partners of different contents, as wrong pairs do, so that the mismatches are as
     independent of one another as the pairs are.
@@ -164,7 +164,7 @@ def draw_mismatches_item_by_item(dataset: Dataset, *, seed: int) -> PairIndices:
 def draw_groups_of_exchanging_sets(
     dataset: Dataset, *, seed: int, holds_copies: bool = True
 ) -> tuple[tuple[Tensor, ...], ...]:
-    """Draw random groups of item sets that exchange partners to form mismatches.
+    """Draw random groups of item sets; sets of a group exchange partners to form mismatches.
 
     A group has two sets of similar size, ``(m,)`` items each; items of equal content share a set if `holds_copies`,
     otherwise each item is a set. If the number of sets is odd, the last group has three sets.

@@ -76,7 +76,7 @@ class ScoresByViewPair(NamedTuple):
 
 
 class ViewAuditCallback(MismatchDroppingCallback[ViewAuditState]):
-    """Training callback that scores each single view between epochs and drops suspects."""
+    """Training callback that scores each view of each item, and drops suspected views."""
 
     @property
     def _view_pairs(self) -> list[tuple[int, int]]:

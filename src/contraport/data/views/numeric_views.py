@@ -19,7 +19,7 @@ DEFAULT_NOISE_STD = DEFAULT_MAX_MIXUP_WEIGHT * math.sqrt(2 / 3)
 
 @dataclass(frozen=True)
 class VectorStrength:
-    """Noise, masking and scaling of vector augmentation at one strength."""
+    """Amounts of noise, masking and scaling at one strength of vector augmentation."""
 
     noise_std: float  # standard deviation, relative to that of each feature
     mask_probability: float  # probability that a feature is replaced by its mean
@@ -56,7 +56,7 @@ class VectorAugmentation(nn.Module):
 
 @dataclass(frozen=True)
 class SeriesStrength:
-    """Noise, cropping, scaling and masking of time series augmentation at one strength."""
+    """Amounts of noise, cropping and the like at one strength of series augmentation."""
 
     min_crop_fraction: float  # smallest fraction of the time that a crop retains
     noise_std: float  # standard deviation, relative to that of each channel

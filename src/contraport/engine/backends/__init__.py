@@ -50,7 +50,7 @@ EXCHANGES: tuple[ExchangeName, ...] = ("gather", "ring")
 
 
 class StreamedRingPasses(RingPairPasses):
-    """Streamed backend for the ring exchange, on any device."""
+    """Streamed backend for embeddings that are passed around a ring of processes."""
 
     visit_passes_class = StreamedPairPasses
 

@@ -47,7 +47,7 @@ VECTOR_BLOCK_ENTRIES = 1024
 
 
 class CudaPairPasses(PairPasses):
-    """Backend of Triton kernels, in O((N + M) d) memory.
+    """Backend that computes sums over all pairs by Triton kernels, in O((N + M) d) memory.
 
     The gradient adds a workspace of at most `MAX_WORKSPACE_BYTES`. With several processes each computes a range of the
     rows, and a range of the columns for sums over rows.
@@ -245,7 +245,7 @@ class _StackedWeightTerms(NamedTuple):
 
 
 class _WeightVariants(NamedTuple):
-    """Pair weights for a CUDA kernel, in a general form and in a faster special form.
+    """Weights of pairs for a CUDA kernel, in a general form and in a faster special form.
 
     Which form is used is decided on the device: reading the flags would make the host wait.
 

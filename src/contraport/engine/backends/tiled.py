@@ -351,7 +351,7 @@ class StoredPairPasses(StreamedPairPasses):
         return self._stored_tile_view(rows, columns, link_input=self._has_link)
 
     def _stored_tile_view(self, rows: slice, columns: slice, *, link_input: bool = False) -> Tensor:
-        """Return the buffer for a tile's kernel entries or for its link function's inputs."""
+        """Return the part of the buffer that stores the kernel or the link inputs of a tile."""
         height, width = rows.stop - rows.start, columns.stop - columns.start
         start = self._starts[rows.start, columns.start] + (self._entries if link_input else 0)
         return self._storage[start : start + height * width].view(height, width)

@@ -164,7 +164,7 @@ def rescale_terms_to_first_exponents_kernel(
     row_exponents, column_exponents, row_weights, column_weights, row_factors_out, column_factors_out,
     can_share_exponents_out, n, m, max_gap, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Triton kernel that rescales all weight terms to the exponents of the first.
+    """Triton kernel that rescales all terms of the pair weights to the first's exponents.
 
     One can share these if its own differ by at most `max_gap`, so that the factors cannot overflow; its flag is 1.
     exp(A_i + B_j) u_i v_j of the program's term is exp(A0_i + B0_j) times the factors. A constant may be moved
@@ -197,7 +197,7 @@ def rescale_terms_to_first_exponents_kernel(
 
 @triton.jit
 def _exponents_minus_first_term(exponents_by_term, term_index, positions, n):
-    """Return a weight term's exponents relative to those of the first term."""
+    """Return the exponents of one term of the pair weights, minus those of the first."""
     own = tl.load(exponents_by_term + term_index * n + positions, mask=positions < n, other=0.0)
     excess = own - tl.load(exponents_by_term + positions, mask=positions < n, other=0.0)
     return tl.where(excess == excess, excess, INFINITY)
@@ -233,7 +233,7 @@ def _link_input_tile(
     x, y, x_block, y_block, row_bias, column_bias, rows, columns, n, m,
     D: tl.constexpr, LINK: tl.constexpr, PRECISION: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Return a tile of inputs of the link function.
+    """Return a tile of values to which the link function is applied.
 
     These are inner products, plus biases if the link is nonlinear.
     """
@@ -299,7 +299,7 @@ def _weight_times_slope_tile(
     D: tl.constexpr, LINK: tl.constexpr, NUM_MASKS: tl.constexpr, EXCEPTION_BITS: tl.constexpr, PRECISION: tl.constexpr,
     GROUPS: tl.constexpr, RANK: tl.constexpr, WITHOUT_LINK: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Return a tile of pair weights, by default times the link function's derivative."""
+    """Return a tile of pair weights, with or without the link function's derivative."""
     t = _link_input_tile(
         x, y, x_block, y_block, row_bias, column_bias, rows, columns, n, m, D, LINK, PRECISION, BLOCK_D
     )

@@ -110,7 +110,7 @@ class TsallisProblem(HostLoop):
 
     @property
     def potential_offset(self) -> float:
-        """Constant difference between the stored potentials and the plan's thresholds."""
+        """Constant to subtract from potentials to get the thresholds of nonzero plan mass."""
         return self.plan_exponent * self.factored_out_base
 
     def build_power_geometry(self, potential: Tensor, exponent: float) -> Geometry:

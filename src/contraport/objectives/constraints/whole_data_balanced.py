@@ -101,7 +101,7 @@ class DataBalanced(ItemLogAverages, Constraint):
     def _estimate_log_row_means(
         self, geometry: Geometry, pattern: PairPattern, column_potential: Tensor, num_data_columns: Tensor
     ) -> Tensor:
-        """Estimate each row's log of the mean of K exp(column_potential) over all data, (N,)."""
+        """Estimate the log of each row's mean of K exp(column_potential) over all data, (N,)."""
         rows, own_columns = pattern.positives
         own = log_sum_exp_by_group(
             rows, geometry.gather_entries(rows, own_columns) + column_potential[own_columns], len(pattern.row_items)

@@ -148,7 +148,7 @@ class LogKernelAttraction(KernelDivergence):
 @keep_deprecated_attributes(absolute="absolute_scores")
 @dataclass(frozen=True, repr=False)
 class PairRanking(KernelDivergence):
-    """Ranking loss of graded pairs (CoSENT), log(1 + sum exp(s_j - s_i)).
+    """Ranking loss of graded pairs (CoSENT): penalizes pairs ranked against their grades.
 
     The sum is over all i and j such that pair i has a higher grade than pair j. s_i is the score of pair i of the
     target plan, its log-kernel, and its grade is the weight of its row, ``weights=`` of the call: only the order of the

@@ -167,7 +167,7 @@ class Domains(Target):
 
 
 def _build_piecewise_target(block: Block, levels: tuple[tuple[float, PairSet], ...]) -> PiecewiseConstantTargetPlan:
-    """Build the target plan of weighted sets of pairs, with row masses 1/N."""
+    """Build the target plan whose pairs have the weights of their sets, with row masses 1/N."""
     n, dtype = block.shape[0], block.compute_dtype
     counts = [pairs.row_counts(dtype) if level == 1 else level * pairs.row_counts(dtype) for level, pairs in levels]
     totals = sum(counts[1:], counts[0])

@@ -146,7 +146,7 @@ class Target(BooleanFieldCheckMixin, ABC):
         return type(self).__name__
 
     def check_inputs(self, inputs: CallInputs) -> None:
-        """Raise `UsageError` if the target does not fit this process's items."""
+        """Raise `UsageError` if the target cannot be used with this process's items."""
 
     def gather_across_processes(self, processes: Processes, inputs: CallInputs) -> Target:
         """Return the target for the items of all processes, unchanged by default."""

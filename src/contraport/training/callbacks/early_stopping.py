@@ -135,7 +135,7 @@ class EarlyStopping(Callback):
             self._best, self._best_epoch = state["best"], state["best_epoch"]
 
     def on_start(self, loop: Loop) -> None:
-        """Stop a resumed training without patience left, and warn of too much patience."""
+        """Stop a resumed training that is out of patience, and warn of a useless patience."""
         patience = self._rule.resolve_patience(loop.epochs)
         loop.should_stop = self._stops and loop.completed_epochs - self._best_epoch >= patience
         if self._stops and 1 + patience >= loop.epochs:
@@ -146,7 +146,7 @@ class EarlyStopping(Callback):
             )  # fmt: skip
 
     def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
-        """Add the loss to the sum for the mean of the epoch."""
+        """Add the batch loss to the sum for the epoch's mean loss."""
         self._loss_sum = self._loss_sum + loss  # read after the epoch, as each read waits for a GPU
         self._loss_count += 1
 

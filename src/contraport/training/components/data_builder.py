@@ -87,7 +87,7 @@ def feature_cache_unsupported_reason(settings: Settings) -> str | None:
 
 
 def build_dataset(settings: Settings, split: str = "train") -> Dataset:
-    """Load a split of the data, with the settings' subsets and perturbations."""
+    """Load a split of the data, with the subset and perturbations that the settings define."""
     if settings.data is None:
         raise UsageError("data: required, not given. Pass a name, a folder or a file.", kind="missing")
     columns, weights = settings.columns, settings.sample_weight

@@ -75,7 +75,7 @@ _REPLACED_PART_OPTION_NAMES = "layout", "kernel", "divergence"
 
 
 def build_objective(settings: Settings) -> nn.Module | None:
-    """Build the objective from the settings, or return None if `predict` replaces it."""
+    """Build the objective from the settings; return None if the option `predict` is set."""
     if settings.predict is not None:
         return None
     objective, temperature = settings.objective, settings.temperature

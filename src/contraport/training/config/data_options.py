@@ -66,7 +66,7 @@ def _check_augment(name: str, value: Any) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings(BaseOptions):
-    """Options that select the data and the training recipe."""
+    """Options of the data source, and the option of the training recipe."""
 
     data: str | Path | Any | None = field(
         default=None,

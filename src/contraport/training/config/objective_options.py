@@ -73,7 +73,7 @@ def _check_at_least_2_or_teacher(name: str, value: Any) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveSettings(BaseOptions):
-    """Options of the objective, its schedules, its target and its compared embeddings."""
+    """Options of the objective: parts, schedules, target, and which embeddings it compares."""
 
     objective: str | Any | None = option(
         "nt-xent",

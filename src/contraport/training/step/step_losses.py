@@ -63,7 +63,7 @@ class EmbeddedBatch(NamedTuple):
     mined_negatives: tuple[ExtraNegatives, ...] = ()
 
     def present_and_plan_weights_kwargs(self, *views: int) -> dict[str, Any]:
-        """Return keyword arguments of a loss: mask of present views, weights from plans."""
+        """Return keyword arguments of a loss: the mask of present views, and item weights."""
         kwargs: dict[str, Any] = {}
         if self.present is not None:
             kwargs["present"] = self.present[:, list(views)] if views else self.present

@@ -23,7 +23,7 @@ from contraport.training.step.step_losses import EmbeddedBatch, StepLoss
 
 
 class MinedBatchParts(NamedTuple):
-    """Items of a batch, without and with their mined negatives, and these negatives' ids.
+    """Parts of a batch: its items, the items with mined negatives, the negatives' ids.
 
     `items_then_negatives` has each item followed by its k negatives; in each view, those that were mined for this view.
     Ids are ``(b, k)`` per set of negatives.
