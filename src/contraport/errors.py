@@ -267,7 +267,7 @@ def unreadable_error(error_prefix: str, expected_content: str, error: Exception)
 
 @contextmanager
 def translate_read_errors(error_prefix: str, expected_content: str) -> Iterator[None]:
-    """Context manager that converts errors to the `UsageError` for unreadable files.
+    """Context manager that turns errors in reading a file into a `UsageError`.
 
     Readers raise errors of any class on hostile bytes. A `UsageError` passes unchanged.
 

@@ -85,7 +85,7 @@ def fork_rng_with_lock(devices: Sequence[Any] | None = None) -> Iterator[None]:
 
 @contextmanager
 def fork_rng_locked_at_ends(devices: Sequence[Any] | None = None) -> Iterator[None]:
-    """Context manager that forks torch's generators, thread-safe on entry and exit."""
+    """Context manager that forks torch's generators, with a lock held on entry and exit only."""
     fork = torch.random.fork_rng(devices)
     with GENERATOR_LOCK:
         fork.__enter__()

@@ -178,7 +178,7 @@ class ViewAudit:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Warnings of the pairwise audits, and of views whose share of wrong items is unknown."""
+        """Warnings from the pairwise audits, and about views without a share of wrong items."""
         notes = [f"{' and '.join(pair)}: {note}" for pair, one in self.pair_audits.items() for note in one.notes]
         if unknown := self.views_of_unknown_rate:
             notes.append(

@@ -829,7 +829,7 @@ def dhel(temperature: TemperatureLike = 0.3) -> Loss:
     r" + \sum_v \log \sum_{j \neq i} e^{\cos(z^v_i, z^v_j)/\tau}\Big]",
 )
 def mv_dhel(temperature: TemperatureLike = 0.3) -> Loss:
-    """Multi-view DHEL (MV-DHEL): the attraction is the log of the summed kernel of all view pairs of an item.
+    """Multi-view DHEL (MV-DHEL): attraction is the log of the kernel summed over an item's view pairs.
 
     The value can be negative.
 
@@ -970,7 +970,7 @@ def x_clr(temperature: TemperatureLike = 0.1, teacher_temperature: float = 0.1) 
     r"\text{InfoNCE over } j = i \text{ or } g_{ij} \leq g_{ii} - m,\; g \text{ a teacher's cosine}",
 )
 def guided(temperature: TemperatureLike = 0.1, margin: float = 0.0, layout: str = "cross") -> Loss:
-    """GISTEmbed: InfoNCE minus negatives that a teacher (``features=``) finds too similar.
+    """GISTEmbed: InfoNCE without the negatives that a teacher (``features=``) finds too similar.
 
     The paper's loss goes in one direction, and has the pairs within each view in the same denominator.
 

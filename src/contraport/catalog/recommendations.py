@@ -47,7 +47,7 @@ class UseCase(NamedTuple):
 
 
 def _parse_claim_references(*suites_with_indices: str) -> tuple[ClaimReference, ...]:
-    """Parse texts such as "gca 2 3", claims 2 and 3 of a suite, into claim references."""
+    """Parse texts such as "gca 2 3" (claims 2 and 3 of the suite gca) into references."""
     parts = [text.split() for text in suites_with_indices]
     return tuple(ClaimReference(name, int(index)) for name, *indices in parts for index in indices)
 

@@ -72,7 +72,7 @@ def _build_rows(what: str) -> list[dict[str, str]]:
 
 
 def _replace_loss_arguments(summary: str) -> str:
-    """Replace the loss arguments in a summary, such as ``weights=``, by training options.
+    """Replace loss arguments such as ``weights=`` in an objective's summary by options.
 
     >>> _replace_loss_arguments("CoSENT (``weights=``)."), _replace_loss_arguments("SogCLR (``ids=``).")
     ('CoSENT (--sample_weight).', 'SogCLR.')

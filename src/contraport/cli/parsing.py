@@ -172,7 +172,7 @@ class _Parser(ArgumentParser):
         return f"--{name}{word[match.end() :]}"
 
     def merge_nested_flags(self, words: Sequence[str]) -> list[str]:
-        """Merge flags of nested keys, such as ``--train.columns.views VALUE``, into one flag.
+        """Merge flags of nested keys, such as ``--train.columns.views VALUE``, by parent key.
 
         jsonargparse nests keys to a depth of one only.
         """

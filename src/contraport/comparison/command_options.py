@@ -37,7 +37,7 @@ def parse_duration(budget: str) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class GridOptions(BaseOptions):
-    """Options for the rows, columns and training runs of the grid."""
+    """Options for the rows, columns and training runs of a comparison table."""
 
     suite: str | Path | None = option(
         None,

@@ -174,7 +174,7 @@ def _run_cells(grid: Grid, cells: Sequence[Cell], budget: TimeBudget, on_done: O
 
 
 def _choose_default_metric_keys(grid: Grid) -> tuple[str, ...]:
-    """Return the keys of the default metrics that the first trainable run allows.
+    """Return the keys of the default metrics that can be computed for the data.
 
     Raises:
         UsageError: no cell can be trained, or the first trainable one allows no headline metric.

@@ -143,7 +143,7 @@ _RESERVED_TRAIN_OPTION_NAMES = (
 
 
 def suite_entries_by_name(option: Literal["objectives", "settings"], *suites: OptionMap) -> dict[str, OptionMap]:
-    """Merge the named entries of several suites for one option, objectives or settings."""
+    """Merge the named entries that several suites give for `objectives` or `settings`."""
     entries = (entry for suite in suites for entry in suite.get(option, ()))
     return {str(name): entry for entry in entries if isinstance(entry, Mapping) for name in entry}
 

@@ -105,7 +105,7 @@ _RECORD_KEY_BY_FIELD = {
 
 
 def to_json_record(entry: TableEntry | EpochMean) -> dict[str, Any]:
-    """Convert a table entry or an epoch mean to its JSON record."""
+    """Convert a table entry, or a mean over seeds at one epoch, to its JSON record."""
     return {
         _RECORD_KEY_BY_FIELD.get(name, name): list(value) if isinstance(value, tuple) else value
         for name, value in entry._asdict().items()

@@ -78,7 +78,7 @@ def cache_decoded_images(dataset: Dataset, folder: Path, *, num_workers: int | N
 
 
 def _list_cacheable_image_stores(store: Store) -> list[DecodingStore]:
-    """List the parts of a store whose decoded images can be cached."""
+    """List the stores, nested ones included, whose decoded images can be cached."""
     if isinstance(store, CombinedViewsStore):
         return [image_store for part in store.stores for image_store in _list_cacheable_image_stores(part)]
     if isinstance(store, StoreWrapper) and not isinstance(store, SubsetStore):

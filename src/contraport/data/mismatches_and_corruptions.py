@@ -46,7 +46,7 @@ RemainingCorrectPairMask: TypeAlias = NDArray[np.bool_]
 
 
 class OneViewDatasetWithMismatchedPartners(Dataset):
-    """One-view dataset whose batches hold each item and its mismatched partner.
+    """One-view dataset whose batches hold each item and an assigned, partly wrong, partner.
 
     The first random view is made of the item and the others of its partner; see `contraport.data.Views`.
 

@@ -92,7 +92,7 @@ class ArrayStore(Store):
 
 @dataclass(frozen=True)
 class MappedRowStore(Store):
-    """Store of one view in a memory-mapped array, whose rows are converted when fetched.
+    """Store of one view in a memory-mapped array, whose rows become tensors when fetched.
 
     Attributes:
         array: the array, ``(n, ...)`` in C order, of any type of numbers and at any place in its file.

@@ -202,7 +202,7 @@ def _compute_hue_features(images: Tensor) -> Tensor:
 
 
 def _compute_angle_histograms(angles_in_turns: Tensor, magnitudes: Tensor) -> Tensor:
-    """Return 9-bin histograms of angles, gradient directions or hues, for each image cell.
+    """Return 9-bin histograms of angles (gradient directions or hues) for each image cell.
 
     Args:
         angles_in_turns: angle of each pixel, ``(b, 1, H, W)``; 1 is the full circle of bins.

@@ -189,7 +189,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
 
     @property
     def column_names(self) -> tuple[tuple[str, ...], ...]:
-        """Names of each view's table columns, in training order; empty if unknown."""
+        """Names of each view's table columns, in the order used in training; empty if unknown."""
         return tuple(map(tuple, self.config.get("column_names", [()] * len(self.shapes))))
 
     @property

@@ -33,7 +33,7 @@ class Link(ABC):
 
 @dataclass(frozen=True)
 class PolynomialTailLink(Link):
-    """Link function h(T) = -power log(1 - T), for kernels with polynomial tails."""
+    """Link function h(T) = -power * log(1 - T) of T = -cost, for polynomial tails."""
 
     power: float
 
@@ -46,7 +46,7 @@ class PolynomialTailLink(Link):
 
 @dataclass(frozen=True)
 class CostPowerLink(Link):
-    """Link function that makes the log-kernel -cost^power: h(T) = -(-T)^power."""
+    """Link function h(T) = -(-T)^power of T = -cost, which is -cost^power."""
 
     power: float
 
@@ -61,7 +61,7 @@ class CostPowerLink(Link):
 
 @dataclass(frozen=True)
 class DoubledLink(Link):
-    """Link function that doubles the log-kernel of an inner link, which squares the kernel."""
+    """Link function that doubles another link function, so that the kernel is squared."""
 
     inner: Link
 
@@ -74,7 +74,7 @@ class DoubledLink(Link):
 
 @dataclass(frozen=True)
 class LinkPlusLogCost(Link):
-    """Link function that adds log(cost) to another: the kernel is multiplied by the cost.
+    """Link function that adds log(cost) to another link function: kernel times cost.
 
     It is h(T) = h_inner(T) + log(cost_at_zero - T). It is minus infinity, without gradient, where the cost is not
     positive.

@@ -553,7 +553,7 @@ class _ScaledEmbeddings(NamedTuple):
 # Each function divides its side by the root of the scale: n d divisions instead of n m, and the temperature gets its
 # gradient by plain autograd.
 def _scale_for_negative_cosine(z: Tensor, cost_unit: float | Tensor) -> _ScaledEmbeddings:
-    """Scale embeddings so that <x, y> is -cost / cost_unit, for the cost -cos(x, y)."""
+    """Scale embeddings so that <x, y> is cos(x, y) / cost_unit."""
     if isinstance(cost_unit, Tensor):
         return _ScaledEmbeddings(normalize(z) * cost_unit**-0.5, 0.0)
     return _ScaledEmbeddings(normalize(z, cost_unit**-0.5), 0.0, 1 / cost_unit)

@@ -180,12 +180,12 @@ class SetMatching(NamedTuple):
         return row, column
 
     def row_dual_terms(self, f: Tensor) -> Tensor:
-        """Return each row vector's term of the dual objective, given its potential f."""
+        """Return the contribution of each row vector to the dual, given its potential f."""
         ratio, _ = self.temperature_to_marginal_penalty_ratios
         return f if ratio == 0 else (1 / ratio + 1) * -torch.expm1(-ratio * f)
 
     def column_dual_terms(self, g: Tensor) -> Tensor:
-        """Return each column vector's term of the dual objective, given its potential g.
+        """Return the contribution of each column vector to the dual, given its potential g.
 
         It holds after a last half-step on the rows.
         """

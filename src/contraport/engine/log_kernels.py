@@ -535,7 +535,7 @@ class CallableLogKernel(LogKernel):
                 gradient[part] += value
 
     def _tile_kernel_without_link(self, rows: slice, columns: slice) -> CallableLogKernel:
-        """Return the log-kernel of one tile, with the link function left out."""
+        """Return the log-kernel of one tile, before the link function is applied."""
         return replace(self.take_rows(rows), y=self.y[columns], link=None)
 
 

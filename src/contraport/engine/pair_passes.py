@@ -108,7 +108,7 @@ class PairPasses(ABC):
 
     @abstractmethod
     def weighted_kernel_sums(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
-        """Return the sum of each term of the pair weights over its factor's axis.
+        """Return weighted sums of the kernel over rows or columns, one for each term.
 
         A factor on ``"rows"`` gives sum_i exp(S_ij + A_i + B_j) u_i, (M,); one on ``"columns"`` the sum over j, (N,).
         At most one term may be on each axis.

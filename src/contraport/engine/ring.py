@@ -274,7 +274,7 @@ class RingLogKernel(LogKernel):
         return dict(zip(self.own.column_input_indices, parts, strict=True))
 
     def _unpack_block(self, block: Tensor, owner: int) -> list[Tensor]:
-        """Split a received flat tensor into columns' embeddings and biases, or gradients."""
+        """Split a received flat tensor into the columns' embeddings and biases."""
         count, parts, start = self.column_shards.sizes[owner], [], 0
         for k in self.own.column_input_indices:
             shape = count, *self.own.inputs[k].shape[1:]

@@ -464,7 +464,7 @@ class _LossCurveRecorder(Callback):
 
 @contextmanager
 def _explain_missing_labels(y: ArrayLike | None) -> Iterator[None]:
-    """Replace the error of an objective without labels by one that describes y."""
+    """Replace an objective's error about missing labels by one about the argument y."""
     try:
         yield
     except UsageError as error:

@@ -50,7 +50,7 @@ class Evaluation(dict[str, Any]):
 
     @property
     def differences(self) -> dict[str, dict[str, Difference]]:
-        """Paired differences from each baseline or compared run, by its name and metric key."""
+        """Paired differences of this run from others, by name of the other and metric key."""
         return {
             name: {key: Difference(**one) for key, one in by_metric.items()}
             for name, by_metric in self.get("differences", {}).items()

@@ -252,7 +252,7 @@ def find_verdict_text(
 def _find_verdict_without_size_warning(
     metrics: Sequence[Metric], differences: DifferencesByBaselineAndMetric, advice_by_baseline: Mapping[str, str]
 ) -> str | None:
-    """Return the verdict, to which a warning of a small test set may be added.
+    """Return the verdict, before any warning of a small test set is added.
 
     A verdict for a baseline ends with the advice for it.
     """

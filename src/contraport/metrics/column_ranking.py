@@ -78,7 +78,7 @@ class ColumnRanking:
         return float((centered**3).mean() / max((centered**2).mean(), 1e-12) ** 1.5)
 
     def popularity_relative_to_training_pairs(self, k: int) -> float:
-        """Return the mean popularity of the k nearest columns, relative to training pairs.
+        """Return how popular the k nearest columns are, relative to those of training pairs.
 
         The popularity of a column is its number of training pairs. A column counts once for each row that ranks it, or
         for each training pair. If there are fewer popular columns than k, even the k most popular ones have a ratio

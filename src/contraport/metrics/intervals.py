@@ -1,4 +1,4 @@
-"""Bootstrap confidence intervals over test items: one encoder, or paired differences.
+"""Bootstrap confidence intervals over test items, of one encoder or of a difference.
 
 Items are resampled with replacement and nothing is fitted again. An interval therefore covers other test items, but not
 other training items or seeds.

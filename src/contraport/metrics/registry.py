@@ -291,7 +291,7 @@ def _sort_for_display(metrics: Iterable[Metric]) -> list[Metric]:
 
 
 def combined_titles_by_name(metrics: Iterable[Metric]) -> dict[str, str]:
-    """Combine titles that differ in a number, such as "Recall@1, 5 and 10", by name.
+    """Return titles by metric name, with numbers joined, as in "Recall@1, 5 and 10".
 
     >>> from contraport.metrics import combined_titles_by_name, select_metrics
     >>> list(combined_titles_by_name(select_metrics(["knn", "recall", "noise"])).values())

@@ -98,9 +98,9 @@ class EqualLabelTerm:
 
 @dataclass(frozen=True, eq=False)
 class PairSet:
-    """Set of pairs, stored as a sum of signed label-equality matrices.
+    """Set of pairs, stored as terms [label_i = label_j] with signs, whose sum is 0 or 1.
 
-    The sum is the 0/1 matrix of the set. The first of the matrices has sign 1.
+    The first term has sign 1.
     """
 
     terms: tuple[EqualLabelTerm, ...]

@@ -90,7 +90,7 @@ class CallInputs(NamedTuple):
 
 
 class ExtraNegatives(NamedTuple):
-    """Additional negatives of the whole batch or of single items, with item ids.
+    """Additional negatives, for the whole batch or for each item, with item ids.
 
     Attributes:
         embeddings: Embeddings of the negatives, (k, d), or sets of vectors, (k, t, d); before they are gathered also
@@ -217,7 +217,7 @@ def parse_call_inputs(
 
 
 def _has_different_items(views: Sequence[Tensor], raw_attributes: Mapping[str, Any]) -> bool:
-    """Return whether two views hold different items.
+    """Return whether row i of one view and row i of the other are different items.
 
     Then their sizes differ, or values per item, such as labels, are given for each view.
     """

@@ -147,7 +147,7 @@ class NestedCoordinates(LayoutWrapper):
 
 @dataclass(frozen=True, repr=False)
 class RotatedFirstView(LayoutWrapper):
-    """Layout that rotates the first view, as complex numbers, by 45 degrees (AnglE).
+    """Layout that rotates the first view's embeddings by 45 degrees (AnglE).
 
     An embedding is read as d / 2 complex numbers, whose real parts are its first and whose imaginary parts are its last
     coordinates; if d is odd, a zero is appended. The first view is multiplied by exp(-i pi / 4).
@@ -183,7 +183,7 @@ def _pad_to_even_dimension(z: Tensor) -> Tensor:
 
 @dataclass(frozen=True, repr=False)
 class GuidedNegatives(LayoutWrapper):
-    """Layout without negatives that a teacher finds too similar to the anchor (GISTEmbed).
+    """Layout that masks the negatives a teacher finds too similar to the anchor (GISTEmbed).
 
     The call needs the teacher's ``features=``. The pair (i, j) is excluded if cos(t_i, t_j) > cos(t_i, t_i+) - margin;
     positives are never excluded; of several positives the least similar one counts. Additional columns

@@ -338,7 +338,7 @@ def build_diagonal_pattern(
 
 
 class LayoutTraits(NamedTuple):
-    """Properties of a layout, independent of the views, such as `stop_gradient`.
+    """Properties of a layout that hold for any views, such as `stop_gradient`.
 
     Attributes:
         shared_columns: Whether the columns are not items but prototypes or the like, the same for all rows and
@@ -387,7 +387,7 @@ class Layout(BooleanFieldCheckMixin, ABC):
 
     @property
     def traits(self) -> LayoutTraits:
-        """Properties of the layout, independent of the views, such as `stop_gradient`."""
+        """Properties of the layout that hold for any views, such as `stop_gradient`."""
         return LayoutTraits()
 
     def with_mask_by_features(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:

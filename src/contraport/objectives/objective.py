@@ -291,7 +291,7 @@ class Objective(Loss):
         return problem.gather_items_of_all_processes(self.kernel)
 
     def _check_loss_call(self, options: Mapping[str, CallOptionValue], reduction: str) -> None:
-        """Raise `UsageError` if a call has a plan but no supported loss."""
+        """Raise `UsageError` for arguments with which a plan is supported, but a loss is not."""
         terms = (self.divergence, *self.penalties)
         if reduction not in ("mean", "none"):
             raise unknown_name_error("reduction", reduction, ("mean", "none"))
@@ -306,7 +306,7 @@ class Objective(Loss):
             raise UsageError(message, kind="not_differentiable")
 
     def _check_attributes_are_read(self, problem: MatchingProblem, *, in_loss: bool) -> None:
-        """Raise `UsageError` for values per item that the objective does not read.
+        """Raise `UsageError` for values per item, such as labels, that would be ignored.
 
         Ids and column weights are always accepted.
         """

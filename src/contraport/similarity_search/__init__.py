@@ -1,4 +1,4 @@
-"""Similarity search: nearest items, across views, duplicates, clusters, hard negatives."""
+"""Similarity search: nearest items of any view, duplicates, clusters, hard negatives."""
 
 from typing import TYPE_CHECKING
 

@@ -232,7 +232,7 @@ def _describe_pairs_below_threshold(
 
 
 def _find_proposed_threshold(cosines: np.ndarray) -> float | None:
-    """Return a threshold in the clearest gap between cosines, or None.
+    """Return a threshold in the widest gap of the pairs' cosines, or None.
 
     For points without duplicates the k smallest distances grow like a power. The spacings of their logarithms, the k-th
     multiplied by k, are then independent and exponential with one mean (Renyi's representation, as in Hill's estimator

@@ -86,7 +86,7 @@ def mine(arguments: dict[str, Any]) -> MinedNegatives:
 
 
 def _load_dataset(options: MiningOptions, *, whole: bool) -> Dataset:
-    """Load the dataset to mine hard negatives in: all items, or those of training."""
+    """Load the dataset whose hard negatives are mined, all items or the training split."""
     folder, data = Path(str(options.encoder)), options.data
     if isinstance(options.encoder, Run) or (folder / "config.yaml").exists():
         run = as_run_folder(options.encoder)

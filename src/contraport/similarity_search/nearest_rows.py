@@ -178,7 +178,7 @@ class ApproximateFeatureIndex:
 
 
 def warn_of_slow_search(features: np.ndarray) -> None:
-    """Log a warning that an index is faster if there are more than a million rows."""
+    """If there are more than a million rows, log a warning that an index is faster."""
     if len(features) > SLOW_SEARCH_ROWS:
         option = format_options(index="FILE")
         log.warning("Searching all %s rows. An index is faster: %s builds it once.", f"{len(features):,}", option)

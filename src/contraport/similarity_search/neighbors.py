@@ -191,7 +191,7 @@ def search(arguments: dict[str, Any]) -> NearestItems:
 
 
 def _compute_popularity_bonuses(popularity: float, run: WritableRun, model: Model, features: Features) -> Tensor | None:
-    """Return score bonuses by popularity in the training pairs, None without `popularity`."""
+    """Return each item's score bonus for popularity, or None if the option is not set."""
     if popularity == 0:
         return None
     settings, loader = run.settings(), SplitLoader(run.settings(), model)

@@ -114,10 +114,7 @@ class UniformPoints:
     deviation_from_optimum: float | None
 
     def figure(self) -> Figure:
-        """Draw the points, or the uniformity by iteration, and the matrix of cosines.
-
-        The points are drawn if they have two dimensions.
-        """
+        """Draw the points (if not 2-D, the uniformity by iteration) and the matrix of cosines."""
         figure, (left, right) = create_panels(2)
         points = self.points
         if points.shape[1] == 2:

@@ -21,7 +21,7 @@ from contraport.training.step.training_module import TrainingModule
 
 
 def check_strategy_and_exchange(settings: Settings) -> None:
-    """Raise `UsageError` for conflicting options, or options of several processes in one."""
+    """Raise `UsageError` for conflicting options, or multi-process options in one process."""
     for name, value, default in (("strategy", settings.strategy, "ddp"), ("exchange", settings.exchange, "gather")):
         message = f"{name}: {value} requires several processes; start them with torchrun."
         check(value == default or current_processes().size > 1, message, "one_process")

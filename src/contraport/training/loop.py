@@ -210,7 +210,7 @@ class Callback:
     """Base class of callbacks, with one method per event of the training loop."""
 
     def on_start(self, loop: Loop) -> None:
-        """Called before the first batch, after an earlier session is restored."""
+        """Called before the first batch, after the checkpoint of a resumed run is loaded."""
 
     def after_backward(self, loop: Loop, batch: Batch, loss: Tensor) -> None:
         """Called after the backward pass of a batch, with the detached loss."""

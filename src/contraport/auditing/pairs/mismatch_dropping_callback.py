@@ -224,7 +224,7 @@ class AuditCallback(MismatchDroppingCallback[PairAuditState]):
         return f"{wrong}; {len(state.training_positions)} of {len(state.mean_scores)} kept"
 
     def encode_all_pairs(self) -> PairedFeatures:
-        """Return the features of all pairs; only those of training pairs are neighbors."""
+        """Return the features of all pairs, with neighbors only among training pairs."""
         pool = self._positions[self._positions < len(self._dataset)]
         return encode_pairs(
             self._pipeline.model, self._dataset, self._pipeline.views, self._loader_config, neighbor_pool=pool

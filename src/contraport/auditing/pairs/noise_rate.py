@@ -106,7 +106,7 @@ def _noise_rates_at_thresholds(pair_cdf: NDArray[np.float64], sorted_mismatches:
 
 
 def estimate_pair_fdrs(scores: Scores, mismatch_scores: Scores, noise_rate: float) -> NDArray[np.float64]:
-    """Estimate the false discovery rate of flagging all pairs up to each score, ``(n,)``.
+    """Estimate, for each pair, the false discovery rate of flagging all pairs up to its score.
 
     It is the share of right pairs among those that score at most s, the score of the pair: 1 - noise_rate F0(s) / F(s),
     where F0 and F are the shares of mismatches and pairs that score at most s, made monotone in s. It has no guarantee.

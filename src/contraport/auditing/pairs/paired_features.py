@@ -229,7 +229,7 @@ class PairedFeatures:
         return candidate_indices[top_products_and_indices(queries, select_rows(values, candidate_indices), count)[1]]
 
     def neighbors_by_view_excluding_members(self, pairs: PairIndices) -> tuple[Tensor, Tensor]:
-        """Return each pair's nearest items per view, ``(p, num_neighbors)``, without its own.
+        """Return the nearest items of each pair in each view, without the pair's own items.
 
         A member among the neighbors would confirm its own pair, or in a re-paired one the pair that it comes from.
         """

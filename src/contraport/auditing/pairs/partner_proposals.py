@@ -101,7 +101,7 @@ def lowest_scoring_indices(scores: Tensor, share: float, *, min_share: float = 0
 
 
 def second_view_content_ids_if_repeated(dataset: Dataset) -> Tensor | None:
-    """Return an id of each second view's content, ``(n,)``, or None if all differ.
+    """Return ids, equal for equal second views, ``(n,)``, or None if all views differ.
 
     The second view of a pair of a coupling is a column, and its id that of the column.
     """
@@ -288,7 +288,7 @@ def solve_mass_and_slack(
 def _assign_distinct_item_per_proposal(
     proposed_entries: IntArray, candidates: CandidateScoreEntries, mass: FloatArray, content_ids: IntArray
 ) -> IntArray:
-    """Assign each proposal an item with the proposed second view, no item twice.
+    """Assign each proposal a different item among those with the proposed second view.
 
     It is -1 if no such item is left.
 

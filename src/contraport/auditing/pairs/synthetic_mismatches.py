@@ -193,7 +193,7 @@ def draw_groups_of_exchanging_sets(
 
 
 def exchange_partners_across_sets(groups_of_sets: tuple[tuple[Tensor, ...], ...]) -> Tensor:
-    """Return a wrong partner for each item, from another set of its group.
+    """Return a wrong partner for each item, from another set of items in its group of sets.
 
     >>> exchange_partners_across_sets((tuple(torch.tensor([[0], [2]])), tuple(torch.tensor([[1], [3], [4]])))).tolist()
     [2, 4, 0, 1, 3]

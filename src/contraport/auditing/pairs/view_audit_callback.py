@@ -1,4 +1,4 @@
-"""Online audit of three or more views, which drops suspected views between epochs.
+"""Audit of three or more views during training, which drops mismatched views of items.
 
 Each pair of views is scored as in an audit of two (`contraport.auditing.pairs.mismatch_dropping_callback`), and the
 scores of all pairs give those of the views (`contraport.auditing.pairs.view_log_odds`). A suspected view counts as

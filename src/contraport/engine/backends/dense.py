@@ -47,6 +47,6 @@ class DensePairPasses(PairPasses):
         return (plan * self.log_kernel.with_link(None).dense()).sum(1)
 
     def _dense_weight(self, term: WeightTerm) -> Tensor:
-        """Return the given term of the pair weights as a dense (N, M) matrix."""
+        """Return one summand of the pair weights as a dense (N, M) matrix."""
         factor = term.factor[:, None] if term.factor_axis == "rows" else term.factor
         return torch.exp(self.s + term.row_exponents[:, None] + term.column_exponents) * factor

@@ -247,7 +247,7 @@ class StreamedPairPasses(PairPasses):
         return [None if v is None else v.value() for v in (by_row, by_column)]
 
     def _gradient_weights_on_tile(self, group: _TermGroup, tile: Tile) -> Tensor:
-        """Return the gradient's pair weights on a tile, summed over one group of terms."""
+        """Return the weights of a tile's pairs in the gradient, summed over a group of terms."""
         rows, columns = tile.rows, tile.columns
         u, v = group.row_factors, group.column_factors
         out = self._buffers[1, : rows.stop - rows.start, : columns.stop - columns.start]
@@ -435,7 +435,7 @@ class _RunningLogSum:
 
 
 class _TermGroup(NamedTuple):
-    """Terms of the pair weights that share one exponential factor.
+    """Group of summands of the pair weights that are multiplied by the same exponential.
 
     The factor is exp(S + A + B), with the log-kernel S.
 

@@ -183,7 +183,7 @@ class TsallisProblem(HostLoop):
         return sharp / sharpness + (lift - breadth / sharpness)
 
     def _pool_rows_of_shared_potential(self, log_row_sums: Tensor) -> Tensor:
-        """Replace log row sums by their total, (N,), if all rows share one potential."""
+        """Replace log row sums by the log of the total if all rows share one potential."""
         return log_row_sums if self.has_potential_per_row else log_row_sums.logsumexp(0).expand_as(log_row_sums)
 
 
@@ -257,7 +257,7 @@ class Tsallis(Constraint):
         return [self._solve_for_row_or_total_mass(direction) for direction in directions]
 
     def build_entropic_limit(self) -> Constraint:
-        """Build the limit at order 1, which is `Rows`, `Simplex` or `Balanced`."""
+        """Build the constraint in the limit of order 1: `Rows`, `Simplex` or `Balanced`."""
         return {"rows": Rows(), "simplex": Simplex(), "balanced": Balanced(1000, 1e-6)}[self.mass_constraint]
 
     def _solve_for_row_or_total_mass(self, geometry: Geometry) -> TsallisPlan:

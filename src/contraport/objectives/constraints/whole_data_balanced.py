@@ -82,7 +82,7 @@ class DataBalanced(ItemLogAverages, Constraint):
         return [plan, plan.T] if request.bidirectional else [plan]
 
     def _flat_average_indices(self, ids: Tensor, pattern: PairPattern, side: int) -> Tensor:
-        """Return the indices of a block's rows or columns in the flattened `log_average`."""
+        """Return the positions of a block's rows or columns in the averages over all items."""
         items, selected = pattern.items[side], pattern.selected_indices
         places = torch.arange(len(items), device=items.device) if selected is None else selected[side]
         views = places // pattern.num_items  # a layout puts one view after another

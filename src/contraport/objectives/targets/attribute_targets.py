@@ -123,7 +123,7 @@ class DuplicateGroups(Target):
 
 @dataclass(frozen=True, repr=False)
 class Domains(Target):
-    """Target with different weights within items, within domains and across domains (GCA).
+    """Target that weights pairs by same item, same domain or different domains (GCA).
 
     The views of an item have weight 1. The mass of a pair is proportional to its weight; each row has mass 1/N. The
     call needs ``domains``, (n,).

@@ -52,7 +52,7 @@ class ProfilerCallback(Callback):
             self._profiler = None
 
     def _write_profile(self, profiler: profile) -> None:
-        """Write the profile, and log each part's share of CPU time."""
+        """Write the profile, and log the share of CPU time of each part of the training."""
         events = profiler.key_averages()
         where = "cuda" if ProfilerActivity.CUDA in profiler.activities else "cpu"
         with self._run.translate_write_errors():

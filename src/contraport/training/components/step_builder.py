@@ -131,7 +131,7 @@ def _build_named_objective(name: str, temperature: float | str | None, objective
 def build_loss_schedules(
     settings: Settings, objective: nn.Module | None, *, steps: int, steps_per_epoch: int
 ) -> tuple[LossSchedule, ...]:
-    """Build the schedules that set an objective's temperature and constraint at each step."""
+    """Build the schedules of an objective's temperature and constraint over the steps."""
     schedules: list[LossSchedule] = []
     if isinstance(settings.temperature, str) and not is_learned_temperature(settings.temperature):
         schedules.append(TemperatureSchedule.parse(settings.temperature, steps))
@@ -144,7 +144,7 @@ def build_loss_schedules(
 
 
 def resolve_target_text(settings: Settings, dataset: Dataset, objective: nn.Module, views: int) -> str | None:
-    """Return the option `target`, or a default that depends on repeated content."""
+    """Return the option `target`, or a default that depends on whether items repeat."""
     if settings.target is not None or isinstance(dataset, Stream):
         return settings.target
     if not (isinstance(objective, Objective) and objective.target == Pairs()):

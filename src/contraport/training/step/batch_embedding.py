@@ -90,7 +90,7 @@ def _restored_buffers(network: nn.Module) -> Iterator[None]:
 
 
 def embed_or_zero_and_update_mask(embed: ViewsToEmbeddings, views_and_mask: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return embeddings, zero for missing or too rare views, and the mask of others.
+    """Return embeddings, zero where a view is missing, and the mask of embedded views.
 
     Nothing is imputed. The last input is a mask ``(b, views)`` of the views that items have. Outputs are those of
     `embed` for items that have the view, zeros for the others. The last output is the mask in effect: without views

@@ -282,7 +282,7 @@ class TrainingModule(nn.Module):
         *,
         in_chunks: bool = True,
     ) -> tuple[tuple[Tensor, ...], Tensor | None]:
-        """Return embeddings, zero for missing views, and the mask ``(b, views)`` of the rest.
+        """Return embeddings, zero for missing views, and the mask ``(b, views)`` of present ones.
 
         The mask is None if no item lacks a view.
 
