@@ -82,7 +82,7 @@ def compose_next_commands(
 def _build_clean_file_options(
     clean_file: Path, data_options: Mapping[str, Any], view_indices: list[int]
 ) -> dict[str, Any]:
-    """Return training options that load a file of the audit: clean data or weights."""
+    """Return training options that load the audit's clean data or its item weights."""
     source = Path(str(data_options["data"]))
     if clean_file.suffix == ".npy":  # weights alone
         return {"sample_weight": str(clean_file)}

@@ -97,7 +97,7 @@ def max_held_out_group_size(length: int, test_fraction: float = DEFAULT_TEST_FRA
 def get_test_and_unused_masks(
     split_names: np.ndarray, source_name: str, *, split: str = "train"
 ) -> tuple[NDArray[np.bool_] | None, NDArray[np.bool_]]:
-    """Return two masks of items: test items, and items that are in neither split.
+    """Return two masks: test items, and items that are neither for training nor for tests.
 
     The former is None if only "train" occurs. If a source has both a test and a validation split, the validation split
     is unused; the log has the number of its items when the split "train" is loaded.

@@ -98,7 +98,7 @@ class EqualLabelTerm:
 
 @dataclass(frozen=True, eq=False)
 class PairSet:
-    """Set of pairs, stored as terms [label_i = label_j] with signs, whose sum is 0 or 1.
+    """Set of pairs, whose membership (0 or 1) is a signed sum of terms [label_i = label_j].
 
     The first term has sign 1.
     """

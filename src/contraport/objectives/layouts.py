@@ -391,7 +391,7 @@ class Layout(BooleanFieldCheckMixin, ABC):
         return LayoutTraits()
 
     def with_mask_by_features(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
-        """Mask pairs of a block by item features; by default, return it unchanged."""
+        """Return a block with pairs masked by item features; by default, the same block."""
         return block
 
     def arrange_like_embeddings(self, *values: Tensor) -> list[Block]:

@@ -253,7 +253,7 @@ class LinearEncoderResult:
     principal_angles_by_iteration: Tensor
 
     def figure(self) -> Figure:
-        """Draw the gap to the maximum energy and the angle to the top eigenvectors."""
+        """Draw, by iteration, the gap to the maximum energy and to the top eigenvectors."""
         figure, (left, right) = create_panels(2)
         left.semilogy(1 - self.energy_by_iteration / self.max_energy, color=BLUE)
         left.set(title="energy below the sum of the top eigenvalues", xlabel="iteration", ylabel="relative gap")

@@ -164,7 +164,7 @@ def draw_mismatches_item_by_item(dataset: Dataset, *, seed: int) -> PairIndices:
 def draw_groups_of_exchanging_sets(
     dataset: Dataset, *, seed: int, holds_copies: bool = True
 ) -> tuple[tuple[Tensor, ...], ...]:
-    """Draw random groups of item sets; sets of a group exchange partners to form mismatches.
+    """Draw random groups of item sets; mismatches exchange partners within a group.
 
     A group has two sets of similar size, ``(m,)`` items each; items of equal content share a set if `holds_copies`,
     otherwise each item is a set. If the number of sets is odd, the last group has three sets.

@@ -156,7 +156,7 @@ def merge_frames_with_first_frame_rows(
     constant_columns: Sequence[str],
     table_name: str,
 ) -> tuple[pa.Table, np.ndarray]:
-    """Merge the frame rows of each sequence; also return the row index of its first frame.
+    """Merge a sequence's frames, one per row, into one row; also return its first frame's row.
 
     Args:
         table: rows are frames, those of one sequence in order.

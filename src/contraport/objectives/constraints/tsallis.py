@@ -114,7 +114,7 @@ class TsallisProblem(HostLoop):
         return self.plan_exponent * self.factored_out_base
 
     def build_power_geometry(self, potential: Tensor, exponent: float) -> Geometry:
-        """Build a geometry whose kernel is the plan to a power, up to a factor.
+        """Build a geometry whose kernel is a power of the plan's entries, up to a factor.
 
         The kernel is [(order - 1) (logit - threshold) / factored_out_base]_+^exponent.
         """

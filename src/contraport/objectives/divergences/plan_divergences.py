@@ -216,7 +216,7 @@ class PlanDistance(Divergence, ABC):
 
     @abstractmethod
     def elementwise_distance(self, target: Tensor, log_plan: Tensor) -> Tensor:
-        """Return the distance of each plan mass from its target mass, where that is above 0."""
+        """Return the distance of each plan mass from its target mass, for targets above 0."""
 
     def __call__(self, result: PlanWithTarget) -> ValuesPerRow:
         target, plan = result.target, result.plan

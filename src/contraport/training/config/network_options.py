@@ -219,7 +219,7 @@ class NetworkSettings(BaseOptions):
 
     @property
     def effective_pretrained(self) -> bool | dict[str, Any]:
-        """Value of `pretrained`, one or by view, with the encoder's default if not set.
+        """Value of `pretrained` for all views or by view; if not set, the encoder's default.
 
         The default is True for an encoder such as lite0, by view if there are several encoders. Weights set by `init`
         replace the default weights.
