@@ -73,7 +73,7 @@ def test_exact_method_reaches_the_divergence_of_scikit_learn(digits):
     x = digits[:150]
     settings = {"perplexity": 5.0, "max_iter": 750, "init": "pca", "random_state": 0}
     ours, reference = (estimator(**settings, method="exact").fit(x) for estimator in (TSNE, ReferenceTSNE))
-    sparse = TSNE(**settings).fit(x)
+    sparse = TSNE(**settings, method="sparse").fit(x)
     P = compute_dense_plan(x, 5.0, symmetric=True)
 
     def divergence(points):
@@ -372,3 +372,21 @@ def test_sne_of_few_items_does_not_diverge(items, perplexity, seed):
     X = np.random.default_rng(seed).normal(size=(items, 4))
     fitted = SNE(perplexity=perplexity, random_state=0, method="exact", max_iter=600).fit(X)
     assert fitted.kl_divergence_ < 0.5 * np.log((items - 1) / perplexity)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "options", "expected"),
+    [
+        (TSNE, {}, "interpolated"),
+        (TSNE, {"n_components": 3}, "sparse"),
+        (TSNE, {"encoder": nn.Linear(5, 2)}, "sparse"),
+        (SNE, {}, "sparse"),
+    ],
+)
+def test_automatic_method_interpolates_tsne_in_two_dimensions_without_an_encoder(estimator, options, expected):
+    X, _ = draw_clusters()
+    automatic, explicit = (
+        estimator(perplexity=8, max_iter=30, random_state=0, method=method, **options).fit_transform(X)
+        for method in ("auto", expected)
+    )
+    np.testing.assert_array_equal(automatic, explicit)

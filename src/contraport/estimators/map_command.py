@@ -93,14 +93,14 @@ def map(arguments: dict[str, Any]) -> Map:
     # A perplexity is at least 1 and below the number of other items.
     check(len(rows) >= 4, f"source: must have at least 4 items, got {len(rows)}.", "too_few")
     check(bool((rows != rows[0]).any()), f"source: all {len(rows)} items are equal.", "constant")
-    build, title, fast_method = (TSNE, "t-SNE", "interpolated") if options.method == "tsne" else (SNE, "SNE", "sparse")
+    build, title = (TSNE, "t-SNE") if options.method == "tsne" else (SNE, "SNE")
     estimator = build(
         perplexity=options.perplexity,
         init="pca" if rows.shape[1] > 1 else "random",
         max_iter=options.iterations,
         random_state=options.seed,
         device=str(device),
-        method="exact" if options.exact else fast_method,
+        method="exact" if options.exact else "auto",
     )
     estimator._progress_bars = bars
     with bars.open_step_bar(None):  # so that the bars of the steps share a display

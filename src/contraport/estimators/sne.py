@@ -78,7 +78,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         learning_rate: float | str = "auto",
         max_iter: int = 1000,
         init: str | ArrayLike = "pca",
-        method: str = "sparse",
+        method: str = "auto",
         random_state: int | None = None,
         encoder: str | nn.Module | None = None,
         device: str = "cpu",
@@ -120,7 +120,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         plan = compute_affinity_plan(
             flat, self.perplexity, symmetric=self._has_symmetric_affinities, dense=self.method == "exact"
         )
-        build = partial(self._build_objective, plan if self.method == "interpolated" else plan.float())
+        build = partial(self._build_objective, plan if self._is_interpolated else plan.float())
         seed = draw_seed(self.random_state)
         if self.encoder is None:
             with fork_rng_with_lock([]):
@@ -182,6 +182,13 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         """Dimension of the embedding, for scikit-learn's feature names."""
         return int(self.embedding_.shape[1])
 
+    @property
+    def _is_interpolated(self) -> bool:
+        """Whether the sums over all pairs are interpolated on a grid."""
+        if self.method == "auto":  # an encoder may place points so far apart that no grid holds them
+            return self._has_symmetric_affinities and self.n_components == 2 and self.encoder is None
+        return self.method == "interpolated"
+
     def _encode_in_blocks(self, data: Tensor) -> Tensor:
         """Embed data by the trained encoder in blocks that limit memory."""
         with inference_mode(self.encoder_):
@@ -199,7 +206,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         """Raise `UsageError` for an invalid parameter or constant data."""
         for name in ("n_components", "max_iter"):
             check_integer(name, getattr(self, name))
-        check_name("method", self.method, ("sparse", "exact", "interpolated"))
+        check_name("method", self.method, ("auto", "sparse", "exact", "interpolated"))
         message = f"method: 'interpolated' requires TSNE with n_components=2, got {type(self).__name__}"
         is_allowed = self.method != "interpolated" or (self._has_symmetric_affinities and self.n_components == 2)
         check(is_allowed, f"{message} with n_components={self.n_components}.", "conflict")
@@ -254,7 +261,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     def _build_objective(self, plan: Tensor, exaggeration: float) -> Callable[[Tensor], Tensor]:
         """Build the objective for `plan`, with attraction multiplied by `exaggeration`."""
-        if self.method == "interpolated":
+        if self._is_interpolated:
             return GridTSNELoss(plan, exaggeration)
         penalties: dict[Divergence, float] = {_ExtraAttraction(): exaggeration - 1} if exaggeration > 1 else {}
         return Objective(WithinView(), *self._build_kernel_and_constraint(), Matrix(plan), KL(), penalties)
@@ -322,7 +329,8 @@ class SNE(_NeighborEmbedding):
         init: ``"pca"``, ``"random"`` or an array (n, n_components); an encoder starts from its own weights.
         method: ``"sparse"``: P has the 3 * perplexity nearest neighbors of each item; ``"exact"``: P has all, in O(n^2)
             memory. Divergences of the two cannot be compared. ``"interpolated"``, for `TSNE` in two dimensions: P as in
-            "sparse", and the sums over all pairs of points by interpolation, in O(n) time.
+            "sparse", and the sums over all pairs of points by interpolation, in O(n) time. ``"auto"``: "interpolated"
+            if possible and without an encoder, else "sparse".
         random_state: seed of the random initialization and of the encoder's weights.
         encoder: learn an encoder that can embed new data: a module from (n, ...) to (n, n_components), of which a copy
             is trained, or a name in `contraport.encoders`, to which a linear layer is added. All items are one batch.
