@@ -257,19 +257,23 @@ def _find_verdict_without_size_warning(
     A verdict for a baseline ends with the advice for it.
     """
     headline = choose_headline_metrics(metrics)
-    gains: dict[str, dict[Metric, Difference]] = {}
+    compared: dict[str, dict[Metric, Difference]] = {}
     for row in BASELINE_TITLES:
-        of_row = {metric: differences[row][metric.key] for metric in headline if metric.key in differences.get(row, {})}
-        gains[row] = {m: gain if m.better_direction == "higher" else -gain for m, gain in of_row.items()}
-    compared = {row: by_metric for row, by_metric in gains.items() if by_metric}
+        own = differences.get(row, {})
+        gains = {m: own[m.key] if m.better_direction == "higher" else -own[m.key] for m in headline if m.key in own}
+        if gains:
+            compared[row] = gains
     if not compared:
         return None
     for row, by_metric in reversed(compared.items()):  # raw inputs first: they need no encoder
         if worse := [metric for metric, gain in by_metric.items() if gain.high < 0]:
-            titles = [metric.title_with_definite_article for metric in worse]
-            size = worse[0].format_difference(-by_metric[worse[0]]) + f" on {titles[0]}" * (len(titles) > 1)
+            # If it is better on none, the baseline is advised for all metrics, as it is where none is worse.
+            advised = worse if [metric for metric, gain in by_metric.items() if gain.low > 0] else [*by_metric]
+            titles = {metric: metric.title_with_definite_article for metric in advised}
+            size = worse[0].format_difference(-by_metric[worse[0]]) + f" on {titles[worse[0]]}" * (len(titles) > 1)
+            difference = "worse there" if advised == worse else "not significantly better there, and worse"
             return (
-                f"Use {BASELINE_TITLES[row]} for {' and '.join(titles)}: the trained encoder is worse there, "
+                f"Use {BASELINE_TITLES[row]} for {' and '.join(titles.values())}: the trained encoder is {difference}, "
                 f"by {size}. {advice_by_baseline[row]}"
             )
     no_better = [row for row, by_metric in compared.items() if not any(gain.low > 0 for gain in by_metric.values())]
