@@ -40,11 +40,25 @@ from contraport.reporting.sections.plan_heatmaps import (
     quantize_masses,
     row_mass_over_target_row_mass_per_item,
 )
-from contraport.reporting.sections.results_and_settings import build_results_section
+from contraport.reporting.sections.results_and_settings import build_results_section, build_settings_section
 
 
 def build_assets(*runs) -> PageAssets:
     return PageAssets(load_runs(runs))
+
+
+def test_items_per_second_are_all_items_over_all_seconds(make_run) -> None:
+    row = {"step": 1_000, "seconds": 3.0, "loss": 1.0, "temperature": 0.2, "images_per_second": 50.0, "data_wait": 0.1}
+    first = {"step": 10, "seconds": 1.0, "loss": 2.0, "temperature": 0.5, "images_per_second": 200.0, "data_wait": 0.4}
+    run = make_run()
+    run.replace_metrics([first, row])
+    as_trained = build_settings_section(build_assets(run, make_run("unlogged", metrics=False))).template_variables[
+        "as_trained"
+    ]
+    assert as_trained["items per second"] == ["100", "–"]  # 200 and 100 items in 3 seconds
+    assert as_trained["share of time waiting for data"] == ["20.0%", "–"]
+    assert as_trained["last temperature"] == ["0.2", "–"]
+    assert as_trained["steps"] == ["1,000", "–"]
 
 
 def test_plan_and_target_share_a_scale_without_self_pairs(make_run) -> None:
@@ -512,10 +526,10 @@ def test_differences_show_only_percentages(make_run) -> None:
 
 
 def test_plan_caption_names_the_epoch_if_several(make_run) -> None:
-    assert "After epoch 4: 10.0% of the mass is dropped." in render_report(
+    assert "After epoch 4: 10.0% of the mass is dropped on this test batch." in render_report(
         load_runs([make_run("kept", num_intermediate=3)])
     )
-    assert "<figcaption>10.0% of the mass is dropped." in render_report(load_runs([make_run("end")]))
+    assert "<figcaption>10.0% of the mass is dropped on this test batch." in render_report(load_runs([make_run("end")]))
 
 
 def test_many_classes_have_a_list_instead_of_a_matrix(make_run) -> None:

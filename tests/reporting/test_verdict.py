@@ -105,7 +105,7 @@ def test_runs_worse_than_a_baseline_are_named(make_run, losses, best, worse):
     ]
     size = f"{-100 * min(losses):.1f} points".replace("-0.0", "0.0").replace("-", "−")
     sentences = compose_verdict_sentences(load_runs(runs))
-    end = f"; the best difference is that of {best} from raw inputs, {size}"
+    end = f"; the largest gain is that of {best} over raw inputs, {size}"
     assert any(f"neither run is significantly better than raw inputs{end}" in sentence for sentence in sentences)
     assert f"Significantly worse than raw inputs on the linear probe: {worse}." in sentences
 
@@ -124,13 +124,19 @@ def test_runs_worse_than_a_baseline_are_named(make_run, losses, best, worse):
             (-0.05, -0.02),
             (-0.07, -0.04),
             "On the linear probe neither run is significantly better than the untrained encoder or raw inputs; the "
-            "best difference is that of two from raw inputs, −2.0 points (−3.0 to −1.0).",
+            "largest gain is that of two over raw inputs, −2.0 points (−3.0 to −1.0).",
         ),
         (
             (0.004, 0.001),
             (0.002, -0.003),
             "On the linear probe neither run is significantly better than the untrained encoder or raw inputs; the "
-            "best difference is that of one from raw inputs, 0.4 points (−0.6 to 1.4).",
+            "largest gain is that of one over raw inputs, 0.4 points (−0.6 to 1.4).",
+        ),
+        (
+            (0.004, 0.004),
+            (0.002, -0.003),
+            "On the linear probe neither run is significantly better than the untrained encoder or raw inputs; the "
+            "largest gain is that of one and two over raw inputs, 0.4 points (−0.6 to 1.4).",
         ),
         (
             (0.05, 0.001),

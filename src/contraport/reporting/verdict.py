@@ -199,7 +199,7 @@ def _iter_baseline_sentences(metric: Metric, runs: Sequence[ReportedRun]) -> Ite
     """Yield sentences that compare several runs with the baselines in a metric."""
     all_are, none_is = ("Both runs are", "neither run is") if len(runs) == 2 else ("All runs are", "no run is")
     name = metric.title_with_definite_article
-    smallest_gains, best_gains = dict[str, Difference](), dict[str, tuple[Difference, str]]()
+    smallest_gains, best_gains = dict[str, Difference](), dict[str, dict[str, Difference]]()
     for row, title in BASELINE_TITLES.items():
         gains = {
             run.name: gain
@@ -212,15 +212,17 @@ def _iter_baseline_sentences(metric: Metric, runs: Sequence[ReportedRun]) -> Ite
         if not not_ahead:
             smallest_gains[title] = min(gains.values())
         elif len(not_ahead) == len(runs):
-            best_gains[title] = max((gain, run) for run, gain in gains.items())
+            best_gains[title] = gains
             if worse := [run for run, gain in gains.items() if gain.high < 0]:
                 yield f"Significantly worse than {title} on {name}: {join_names(worse)}."
         else:
-            sizes = [f"{run} by {metric.format_difference(gains[run])}" for run in not_ahead[:MAX_LISTED_IN_SENTENCE]]
-            yield f"On {name} not all runs are significantly better than {title}: {'; '.join(sizes)}."
+            behind = [f"{run} by {metric.format_difference(gains[run])}" for run in not_ahead[:MAX_LISTED_IN_SENTENCE]]
+            yield f"On {name} not all runs are significantly better than {title}: {'; '.join(behind)}."
     if best_gains:
-        gain, run, title = max((gain, run, title) for title, (gain, run) in best_gains.items())
-        best = f"the best difference is that of {run} from {title}, {metric.format_difference(gain)}"
+        title, gains = max(best_gains.items(), key=lambda item: max(item[1].values()))
+        top = [run for run, gain in gains.items() if gain.value > max(gains.values()).value - 1e-9]
+        sizes = join_names(dict.fromkeys(metric.format_difference(gains[run]) for run in top))
+        best = f"the largest gain is that of {join_names(top)} over {title}, {sizes}"
         yield f"On {name} {none_is} significantly better than {' or '.join(best_gains)}; {best}."
     if smallest_gains:
         size, titles = metric.format_difference(min(smallest_gains.values())), " and ".join(smallest_gains)

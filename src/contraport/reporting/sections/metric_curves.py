@@ -27,7 +27,7 @@ from contraport.reporting.sections.results_and_settings import (
 )
 
 CURVE_NOTES_BY_COLUMN = {
-    "loss": "Losses of different objectives differ by constants: compare their shape, not their level.",
+    "loss": "Losses of different objectives have different scales: compare their shape, not their level.",
     "mi_bound": "From the loss of training batches, not test items; at most the logarithm of the number of candidates.",
     "lr": "A setting, not a result.",
     "temperature": "A lower temperature weighs only the closest pairs.",

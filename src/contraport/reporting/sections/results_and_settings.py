@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from contraport._utils.formatting import join_names
 from contraport.metrics import Metric, collect_metrics_for_display
 from contraport.metrics.registry import INITIAL_ENCODER_BASELINE_TITLES
@@ -58,18 +60,19 @@ def build_results_section(assets: PageAssets) -> Section:
 
 
 def build_settings_section(assets: PageAssets) -> Section:
-    """Build the section with all settings and the training speed of every run."""
+    """Build the section with all settings, and the encoder, temperature and speed of every run."""
     runs = assets.runs
-    steps = [f"{run.metrics_rows[-1]['step']:,}" if run.metrics_rows else MISSING_VALUE_TEXT for run in runs]
-    waiting = [_format_mean_over_logged_rows(run, "data_wait", "{:.1%}") for run in runs]
-    speeds = {
-        "steps": steps,
+    as_trained = {
+        "encoder": [run.encoder for run in runs],
+        "last temperature": [_format_mean_over_time(run.metrics_rows[-1:], "temperature", "{:.3g}") for run in runs],
+        "steps": [_format_mean_over_time(run.metrics_rows[-1:], "step", "{:,.0f}") for run in runs],
         "seconds": [_format_seconds_without_unit(run.training_seconds) for run in runs],
-        "items per second": [_format_mean_over_logged_rows(run, "images_per_second", "{:,.0f}") for run in runs],
-        "share of time waiting for data": waiting,
+        "items per second": [_format_mean_over_time(run.metrics_rows, "images_per_second", "{:,.0f}") for run in runs],
+        "share of time waiting for data": [
+            _format_mean_over_time(run.metrics_rows, "data_wait", "{:.1%}") for run in runs
+        ],
     }
-    values = {"settings": setting_texts_by_name(runs), "speeds": speeds}
-    return Section("settings", "Settings", values)
+    return Section("settings", "Settings", {"settings": setting_texts_by_name(runs), "as_trained": as_trained})
 
 
 class DifferencePlot(NamedTuple):
@@ -304,10 +307,11 @@ def _format_seconds_without_unit(value: float | None) -> str:
     return f"{value:.1f}" if value < 100 else f"{value:,.0f}"
 
 
-def _format_mean_over_logged_rows(run: ReportedRun, key: str, pattern: str) -> str:
-    """Format the mean of a logged metric, or a dash if none was logged."""
-    values = [row[key] for row in run.metrics_rows if row.get(key) is not None]
-    return pattern.format(sum(values) / len(values)) if values else MISSING_VALUE_TEXT
+def _format_mean_over_time(rows: Sequence[Mapping[str, Any]], key: str, pattern: str) -> str:
+    """Format the mean of a logged metric over the training time, or a dash if none was logged."""
+    rows = [row for row in rows if row.get(key) is not None]
+    seconds = np.diff([row["seconds"] for row in rows], prepend=0.0).clip(1e-3)
+    return pattern.format(np.average([row[key] for row in rows], weights=seconds)) if rows else MISSING_VALUE_TEXT
 
 
 def _format_setting(value: object) -> str:
