@@ -25,7 +25,7 @@ Contrastive learning as optimal transport: train encoders without labels, evalua
 
 options:
   contraport COMMAND --help          common options and examples
-  contraport COMMAND --help_all      all options
+  contraport COMMAND --help_all      all options, if --help omits some
   contraport --version               version
   contraport --print_completion SHELL   shell completion script for bash, zsh or fish
 

@@ -318,21 +318,27 @@ def _is_print_config_flag(action: argparse.Action) -> bool:
 def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _Parser:
     """Build a command's parser, whose help lists only the options in `shown`."""
     options = command.options_by_name
+    types = {
+        name: list[str]
+        if option.is_cli_positional and any(get_origin(part) is Sequence for part in get_args(option.type))
+        else _reduce_type_hint(option.type)
+        for name, option in options.items()
+    }
     positional = [
-        name.upper() if option.required else f"[{name.upper()}]"
+        (name.upper() if option.required else f"[{name.upper()}]") + " ..." * (get_origin(types[name]) is list)
         for name, option in options.items()
         if option.is_cli_positional
     ]
-    description = f"{command.summary}\n\n{inspect.cleandoc(command.details)}".strip()
     examples = "\n  ".join(["examples:", *command.examples]) if command.examples else ""
-    num_hidden = len(options) - len(shown)
-    hints = [f"{num_hidden} more options: {prog} --help_all"] if num_hidden else []
-    hints += [f"documentation: contraport docs {command.docs_page}"] if command.docs_page else []
+    documentation = f"documentation: contraport docs {command.docs_page}" if command.docs_page else ""
+    description = f"{command.summary}\n\n{inspect.cleandoc(command.details)}".strip()
+    if num_hidden := len(options) - len(shown):
+        description += f"\n\n{num_hidden} more options: {prog} --help_all"
     parser = _Parser(
         prog=prog,
         usage=" ".join([prog, *positional, "[options]"]),
         description=wrap_markdown(description, shutil.get_terminal_size().columns - 2),
-        epilog="\n\n".join(filter(None, [examples, "\n".join(hints)])) or None,
+        epilog="\n\n".join(filter(None, [examples, documentation])) or None,
         formatter_class=_WholeWordHelpFormatter,
         allow_abbrev=False,
         parser_mode=_YAML_PARSER_MODE,
@@ -341,12 +347,7 @@ def _build_parser(command: Command[...], prog: str, shown: Collection[str]) -> _
     parser.new_name_by_deprecated_name = {
         option.deprecated_name: name for name, option in options.items() if option.deprecated_name
     }
-    parser.command_line_types = {
-        name: list[str]
-        if option.is_cli_positional and any(get_origin(part) is Sequence for part in get_args(option.type))
-        else _reduce_type_hint(option.type)
-        for name, option in options.items()
-    }
+    parser.command_line_types = types
     flags = [name for name, option in options.items() if not option.is_cli_positional]
     parser.stray_argument_option = next((name for name in flags if options[name].required or name == "data"), None)
     headings = dict.fromkeys(option.group or "options" for option in options.values() if not option.is_cli_positional)
