@@ -84,7 +84,7 @@ def print_metrics_differences_and_verdict(
         for title, rows in metric_tables_by_title({**result, "rows": rows_of_shown, "data": data}).items():
             print_table(title, rows)
         if num_hidden:
-            print(f"{pluralize(num_hidden, 'more metric')}: --all")
+            print(f"{pluralize(num_hidden, 'more metric')}: {name}/evaluation.json, or --all")
         for note in result["notes"]:
             print(note)
     first, *others = results_by_run

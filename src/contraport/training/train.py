@@ -190,7 +190,7 @@ def reduce_default_batch_size(
     if isinstance(dataset, Stream):
         return SettingsWithNotes(settings)
     shapes = " and ".join(map(describe_item_shape, dataset.shapes))
-    message = f"data: must have at least 2 items to train on, got {items} of {shapes} in {dataset.name!r}."
+    message = f"data: must have >= 2 training items, got {pluralize(items, 'item')} of {shapes} in {dataset.name!r}."
     check(has_explicit_batch_size or items >= 2, message, "few_items")
     if settings.audit and items >= 2 and size > (most := max_audited_batch_size(items)):
         if has_explicit_batch_size or settings.resume:

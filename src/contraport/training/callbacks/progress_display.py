@@ -96,7 +96,7 @@ def format_metrics_row(row: MetricsRow, online_values: MetricsRow) -> str:
 
     >>> row = {"loss": 1.5, "temperature": 0.2, "plan_mass": 0.8, "images_per_second": 1e4, "data_wait": 0.01}
     >>> format_metrics_row(row, {"knn": 0.912})
-    'loss 1.500  temperature 0.2  mass kept 80.0%  kNN 91.2%  10,000 items/s  data wait 1%'
+    'loss 1.500  temperature 0.2  plan mass 80.0%  kNN 91.2%  10,000 items/s  data wait 1%'
     """
     if not row:
         return ""
@@ -104,7 +104,7 @@ def format_metrics_row(row: MetricsRow, online_values: MetricsRow) -> str:
     if row["temperature"] is not None:
         parts.append(f"temperature {row['temperature']:.3g}")
     if row["plan_mass"] is not None and abs(row["plan_mass"] - 1) > 1e-4:
-        parts.append(f"mass kept {row['plan_mass']:.1%}")
+        parts.append(f"plan mass {row['plan_mass']:.1%}")
     for metric in collect_metrics_for_display([online_values]):
         parts.append(f"{metric.title} {metric.format(online_values[metric.key])}")
     return "  ".join([*parts, f"{row['images_per_second']:,.0f} items/s", f"data wait {row['data_wait']:.0%}"])
