@@ -141,22 +141,22 @@ class AuditOptions(BaseOptions):
     )
     drop: bool = option(
         False,
-        "Also write the data without the flagged pairs: `dropped.csv` for a .csv table and so on, the folder `dropped` "
-        "for a folder with a table of pairs, else `dropped.npz`, with images of the size of the audit; with three or "
-        "more views, `dropped.npz` in which the flagged views are missing.",
+        "Also write the data that are kept, without the flagged pairs, to `out`: as `dropped.csv` for a .csv table and "
+        "so on, as the folder `dropped` for a folder with a table of pairs, else as `dropped.npz`, with images resized "
+        "as for the audit; with three or more views, as `dropped.npz` in which the flagged views are missing.",
         lifetime="machine",
     )
     repair: bool = option(
         False,
-        "Also write the data with the second view of each flagged pair replaced by that of its better partner: "
-        "`repaired.csv` and so on. Flagged pairs without a better partner are left out.",
+        "Also write the data, of two views, to `out` with the second view of each flagged pair replaced by that of its "
+        "better partner: `repaired.csv` and so on. Flagged pairs without a better partner are left out.",
         lifetime="machine",
     )
     weigh: bool = option(
         False,
-        "Also write the data with weight 0 for flagged pairs and 1 for others: `weighed.csv` with the column "
-        "`audit_weight`, for `contraport train --sample_weight audit_weight`; `weighed.npz` with the array `weights`; "
-        "or for other data `weights.npy` alone.",
+        "Also write the data, of two views, to `out` with weight 0 for flagged pairs and 1 for others: `weighed.csv` "
+        "with the column `audit_weight`, for `contraport train --sample_weight audit_weight`; `weighed.npz` with the "
+        "array `weights`; or for other data `weights.npy` alone.",
         lifetime="machine",
     )
     resume: bool = option(
@@ -191,26 +191,25 @@ class AuditOptions(BaseOptions):
 AUDIT_COMMAND_SPEC = Command(
     AuditOptions,
     "contraport.auditing:audit",
-    "Find mismatched pairs, or with three or more views the view that does not belong.",
+    "Find mismatched pairs or, among three or more views, the one that does not belong.",
     details="""
-        Each pair gets a score; higher is better. The share of wrong pairs is estimated from mismatches made on purpose,
-        with a 95% interval. As many pairs as this share, those with the lowest scores, are flagged. They are matched
-        with one another by a transport plan: if the second view of another flagged pair fits better, it is proposed
-        as a partner, with a confidence. `contraport train --audit` audits during training and drops such pairs.
+        Each pair gets a score, comparable within one audit; higher is better. The share of wrong pairs is estimated
+        from mismatches made on purpose, with a 95% interval. This share of the pairs, those with the lowest scores, is
+        flagged. They are matched with one another by a transport plan: if the second view of another flagged pair fits
+        better, it is proposed as a partner, with a confidence. If the aim is an encoder rather than the list of pairs,
+        use `contraport train --audit`, which drops such pairs from a training run with any options.
 
         With three or more views, each pair of views is audited, in a folder of its own, and `views.csv` has a score for
-        each view of each item: it is low if the pairs with this view score low and the other pairs of the item do not.
+        each view of each item: it is low if the item's pairs with this view score low and its other pairs do not.
         Below 0 the view is more probably wrong than right, and flagged.
 
-        `pairs.csv` has a row for each pair, in the order of the data: `id`, `score`, `fdr` (the estimated share of good
-        pairs among those that score as low or lower), `flagged`, `partner` (`id` of the better partner; -1: none),
-        `partner_score`, `partner_confidence` (the estimated probability that the partner is right), `row` (position in
-        the data, from 0, including pairs that were not audited) and `key`, if the data have names. A key that a
-        spreadsheet would take for a formula (it begins with =, +, - or @) is preceded by an apostrophe.
-        `--json` prints the contents of `audit.json`, then the numbers of all pairs; `flagged_pairs` (of views
-        `flagged_views`) lists what is flagged, the worst first.
-        `audit.html` shows the worst pairs side by side, each with its better partner: one file, in which pairs can be
-        sorted, marked and downloaded as a list.
+        `pairs.csv` has a row for each pair, in the order of the data: `id` (number of the audited pair, from 0),
+        `score`, `fdr` (the estimated share of good pairs among those that score as low or lower), `flagged`, `partner`
+        (`id` of the better partner; -1: none), `partner_score`, `partner_confidence` (the estimated probability that
+        the partner is right), `row` (row in the data, from 0; pairs that were not audited count too) and `key`, if the
+        data have names (after an apostrophe if a spreadsheet would take it for a formula). `--json` prints `audit.json`
+        with the scores and partners of all pairs; `flagged_pairs`, or `flagged_views`, lists the flagged, worst first.
+        `audit.html`, one file, shows the worst pairs with their better partners, to sort, mark and download as a list.
     """,
     examples=(
         "contraport audit --data pairs.npz --out audits/pairs",

@@ -51,15 +51,15 @@ class GridOptions(BaseOptions):
         (),
         "Rows of the table: names of objectives or recipes, with settings after a colon, as in "
         "gca-uot:relaxation=0.2,temperature=0.1; in a .yaml file also NAME: {options of `contraport train`}. "
-        "Entries may be separated by commas; quote a value that contains commas, as in "
+        "Commas separate entries, or settings of an entry; quote a value that contains commas, as in "
         "\"gca-ince:target='domains:alpha=0.5,beta=0',info-nce\".",
     )
     settings: Sequence[str | dict[str, Any]] = option(
         ("standard",),
-        "Columns of the table, for each dataset: an augmentation (weak, standard or strong), plain (the defaults of "
-        "`contraport train`), corrupt:KIND:SEVERITY (for several corrupt:'noise:3,blur:2'), mismatched:0.2 (share of "
-        "pairs), imbalanced:100 (largest over smallest class), domains:style (or rotate), or several joined by +, as "
-        "in strong+mismatched:0.2; in a .yaml file also NAME: {options of `contraport train`}.",
+        "Columns of the table, for each dataset: an augmentation (weak, standard or strong), plain (the default "
+        "augmentation for the data), corrupt:KIND:SEVERITY (for several \"corrupt:'noise:3,blur:2'\"), mismatched:0.2 "
+        "(share of pairs), imbalanced:100 (largest over smallest class), domains:style or domains:rotate (four "
+        "styles or rotations), or several joined by +; in a .yaml file also NAME: {options of `contraport train`}.",
     )
     over: Sequence[str] = option(
         (), "Option or objective setting with several values, such as temperature=0.1,0.2: a row for each value."
@@ -83,8 +83,7 @@ class CompareOptions(DataPreparationSettings, GridOptions):
     metrics: Sequence[str] = option(
         (),
         "Metrics (see `contraport list metrics`). The first one is used by `tune` and described in the summary; "
-        "default: the main ones of `contraport evaluate` on the first dataset, such as linear_probe and knn with "
-        "labels.",
+        "default: the main ones of `contraport evaluate` on the first dataset, with labels linear_probe and knn.",
         check=check_metric_names,
         deprecated_name="measures",
         group="evaluation",
@@ -128,9 +127,9 @@ COMPARE_COMMAND_SPEC = Command(
     "contraport.comparison:compare",
     "Compare objectives on a grid of settings and seeds.",
     details="""
-        Each cell of the table is trained with every seed and evaluated on test items, which `tune` never uses. The
-        tables contain the mean over seeds ± half of its 95% interval, and the difference from the baseline on the same
-        seeds and items, with an interval that holds for all comparisons of the table at once (Bonferroni correction).
+        Each objective is trained in each setting with every seed and evaluated on test items, which `tune` never uses.
+        The tables contain the mean over seeds ± half of its 95% interval, and the difference from the baseline on the
+        same seeds and items, with an interval that holds for all comparisons of the table (Bonferroni correction).
 
         The output folder contains `table.md`, `table.csv`, `results.json`, `plot.png`, `page.html` and `commands.sh`,
         the commands that train each cell by itself. The same command, or one with more seeds or objectives, resumes

@@ -56,13 +56,13 @@ class EvaluateOptions(DataEmbeddingOptions):
     )
     data: str | Path | Any | None = option(
         None,
-        "Data to evaluate on, as in `contraport train`; in Python also a pair (train, test), of which data with a test "
-        "split give the split of that name, others all items; default: the run's own data.",
+        "Data to evaluate on, as in `contraport train`; in Python also a pair (train, test), each of which gives its "
+        "split of that name, or all its items if it has no test split; default: the run's own data.",
     )
     test_data: str | Path | Any | None = option(
         None,
-        "Other test data, such as the same classes under other conditions: its test split is used; default: that of "
-        "`data`.",
+        "Other test data, such as the same classes under other conditions: its test split, or a random fifth of data "
+        "without one; default: the test split of `data`.",
     )
     metrics: Sequence[str] = option(
         (),
@@ -120,13 +120,12 @@ EVALUATE_COMMAND_SPEC = Command(
     details="""
         Metrics are computed on the representation, not the projection, for the trained encoder and its baselines: the
         raw inputs and the encoder before training, called `untrained` if its weights were random and `given` if it
-        started from given weights. `notes` of the result lists metrics that the data do not allow, such as accuracies
-        without labels.
+        started from given weights. Metrics that the data do not allow, such as accuracies without labels, are noted.
 
-        Every metric has a 95% bootstrap interval over the test items (in the result: `intervals`), and so has its
-        difference from the baselines and from other runs on the same test items (`differences`). For more than two runs
-        the intervals of differences between runs hold for all pairs at once (Bonferroni correction). Nothing is trained
-        again for the intervals, so they do not cover other training items or seeds. Each run folder gets the result in
+        Every metric has a 95% bootstrap interval over the test items, and so has its difference from the baselines and
+        from other runs on the same test items. For more than two runs the intervals of differences between runs hold
+        for all pairs at once (Bonferroni correction). Nothing is trained again for the intervals, so they do not cover
+        other training items or seeds. Each run folder gets the values, `intervals`, `differences` and `notes` in
         `evaluation.json`, samples for `contraport report` in `samples.npz`, and values per test item in `items.npz`.
     """,
     examples=(
@@ -137,7 +136,7 @@ EVALUATE_COMMAND_SPEC = Command(
         'contraport evaluate runs/captioned --classes bag coat --templates "a {}" "a photo of a {}"',
     ),
     printer_path="contraport.cli.result_printers:print_metrics_differences_and_verdict",
-    printer_flags={"all": "Print all metrics, not only the main ones."},
+    printer_flags={"all": "Print all computed metrics, not only the main ones."},
     next_commands_path="contraport.cli.next_commands:after_evaluate",
     required_extra=TRAIN_AND_REPORT_EXTRAS,
     group="train and evaluate",
@@ -176,14 +175,14 @@ EMBED_COMMAND_SPEC = Command(
     "Write the features of a dataset to a file.",
     details="""
         An `.npz` file contains the arrays `features` `(n, F)` float32, `rows` `(n,)` (row numbers in the source,
-        including rows that were left out) and `splits` `(n,)`; if the data have them, `keys` `(n,)` (ids or paths; of
-        texts without these their beginnings), `descriptions` `(n,)` (beginnings of texts that have ids or paths), and
+        where rows that were left out count too) and `splits` `(n,)`; if the data have them, `keys` `(n,)` (ids or
+        paths, else beginnings of texts), `descriptions` `(n,)` (beginnings of texts that have ids or paths), and
         `labels` `(n,)` with `class_names`. A `.parquet` file contains the columns `f0`, `f1` and so on, `row`, `split`,
         `key`, `description`, `label` and `class_name`. An `.npy` file contains the features alone, with the other
         columns in `NAME.items.parquet` beside it. Features are written batch by batch.
 
         With several views, `view` selects one of them. The data may then contain that view alone, such as a folder of
-        images for a run of images and captions. `contraport search` finds their features by an item of another view.
+        images for a run of images and captions. `contraport search` then finds these items by an item of another view.
 
         Under `torchrun` each process embeds its share of the items and writes one shard, `NAME.00000-of-00002.npz` and
         so on. Read in the order of their names, the shards contain all items in order.

@@ -15,14 +15,14 @@ else:
 
 
 VIEW_HELP = (
-    "View of the run, by its name, number or kind, such as image: use the projection of this view alone, or its "
-    "features if there is no projection; default: the representation of all views."
+    "View of the run, by its name, number or kind, such as image. Its projection is used, which is comparable between "
+    "views, or its features without a projection; default: the run's `representation`, by default all views' features."
 )
 """Help text of the option `view`."""
 
 DIMS_HELP = (
-    "Use only this many first coordinates of each view's representation, such as a length trained with `matryoshka`; "
-    "default: all."
+    "Use only this many first coordinates of each view's features (or projection, with `view`), such as a length "
+    "trained with `matryoshka`; default: all."
 )
 """Help text of the option `dims`."""
 

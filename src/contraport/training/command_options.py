@@ -15,7 +15,7 @@ TRAIN_COMMAND_SPEC = Command(
     "contraport.training:train",
     "Train an encoder without labels.",
     details="""
-        Each step creates random views of a batch of items (options `views`, `augment`), encodes and projects them
+        Each step creates random views of a batch of items (`views`, `augment`), encodes and projects them
         (`encoder`, `projection`), and scores the embeddings by an `objective`; `negatives`, `momentum`, `predictor` and
         `prototypes` change what they are compared with. A `recipe` is a named set of these options. The run folder
         holds `config.yaml`, `metrics.jsonl`, `checkpoints/`, `model/` and `train.log`. All randomness depends on `seed`

@@ -82,7 +82,7 @@ class DataSettings(BaseOptions):
         ),
     )
     recipe: str | None = option(
-        None, "Named set of options (see `contraport list recipes`). Options given here take precedence."
+        None, "Named set of options (see `contraport list recipes`). Explicit options take precedence."
     )
 
 
@@ -113,8 +113,8 @@ class DataPreparationSettings(BaseOptions):
     columns: dict[str, Any] | None = option(
         None,
         'Roles of table columns, such as ``{"views": ["audio_*", "image"], "labels": "kind"}``. Roles: "views", '
-        '"labels", "numbers" (to predict, as of a regression), "domains", "split", "weights", "keys" (row names) and '
-        '"sequence" (rows with the same value are the frames of one series); default: by column names and types.',
+        '"labels", "numbers" (targets of a regression), "domains" (such as cameras), "split", "weights", "keys" (row '
+        'names), "sequence" (rows with the same value are frames of one series); default: by column names and types.',
     )
     sample_weight: str | Path | None = option(
         None,
@@ -214,20 +214,19 @@ class ViewAndAuditSettings(BaseOptions):
     augment: str | Any | None = option(
         None,
         "Random augmentation of the views. none, weak, standard or strong, suited to the kind of data. Or: "
-        "isotropic-noise (the same standard deviation in all directions), scaled-noise, also called noise (in "
-        "proportion to the standard deviation of each feature) or mixup (x_i + lambda (x_j - x_i)), with an optional "
-        "strength: scaled-noise:0.2 for the standard deviation in units of the data's, mixup:0.3 for the largest "
-        "lambda. In Python also a callable on items (torchvision.transforms.v2, albumentations, a function) or on "
-        "batches (kornia, `contraport.data.BatchTransform`); default: standard, or none if the data have several "
-        "views or the views are frames.",
+        "scaled-noise:0.2, also called noise:0.2 (0.2 times the standard deviation of each feature), "
+        "isotropic-noise:0.2 (0.2 times their root mean square, in all directions) or mixup:0.3 (x_i + lambda "
+        "(x_j - x_i), lambda up to 0.3); the number is optional. In Python also a callable on items (a function, "
+        "torchvision.transforms.v2, albumentations) or batches (kornia, `contraport.data.BatchTransform`); default: "
+        "standard, or none if the data have several views or the views are frames.",
         serialize=_serialize_augment_option,
         check=_check_augment,
     )
     audit: bool = option(
         False,
-        "Online audit: score all pairs of data with two views after five of the epochs, and drop suspected mismatches. "
-        "The share of wrong pairs is estimated from mismatches made on purpose, which take part in the "
-        "first third of the epochs. With more views, each view of an item is scored, and suspected ones are left out. "
+        "Online audit: with two views, score all pairs up to five times during the training, and drop suspected "
+        "mismatches. The share of wrong pairs is estimated from mismatches made on purpose, which the first third of "
+        "the epochs trains on too. With more views, each view of an item is scored, and suspected ones are left out. "
         "The scores are in `pairs.npz`, or `view_scores.npz`, of the run folder.",
         group="selection of pairs",
     )

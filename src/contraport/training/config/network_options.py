@@ -87,7 +87,7 @@ class NetworkSettings(BaseOptions):
         "Load the pretrained weights of the timm or transformers model that `encoder` names, from its folder, the "
         "Hugging Face hub or its cache. Images are normalized as in pretraining, and resized as well unless "
         "`image_size` is given. For some views only: --pretrained.text. Not needed for the encoder lite0, which "
-        "starts from its own weights unless `init` is given.",
+        "starts from its own pretrained weights unless `init` is given.",
         check=_allow_mapping_by_view(_build_type_check(bool)),
     )
     init: str | Path | dict[str, Any] | None = option(

@@ -77,10 +77,10 @@ class ObjectiveSettings(BaseOptions):
 
     objective: str | Any | None = option(
         "nt-xent",
-        "Objective: a name (see `contraport list objectives`); custom: InfoNCE with your own choice "
-        "of `layout`, `kernel`, `constraint`, `target` and `divergence`; or in Python a module that is "
-        "called with the projections of two views. With more than two views the loss is the mean over all pairs of "
-        "views, unless the objective takes all views at once, as cmc does.",
+        "Objective: a name (see `contraport list objectives`), or in Python a module that is called with the "
+        "projections of two views. `layout`, `kernel`, `constraint`, `target` and `divergence` replace parts of a "
+        "named objective; `custom` is info-nce with such parts. With more than two views the loss is the mean over all "
+        "pairs of views, unless the objective takes all views at once, as cmc does.",
         group="objective",
     )
     objective_settings: dict[str, Any] | None = option(
@@ -88,7 +88,7 @@ class ObjectiveSettings(BaseOptions):
     )
     temperature: float | str | None = option(
         None,
-        "Temperature of a named objective: a positive number; a schedule over the training, start:end or "
+        "Temperature of the objective: a positive number; a schedule over the training, start:end or "
         "start:end:shape with shape cosine (the default) or linear, such as 0.5:0.1:cosine; or a learned temperature, "
         "learn or learn:START, such as learn:0.07; default: that of the objective.",
         check=_check_temperature,
@@ -97,9 +97,8 @@ class ObjectiveSettings(BaseOptions):
         None,
         "Constraint on the plan: free, simplex, rows, columns, balanced:iterations=5, unbalanced:relaxation=0.2, "
         "tsallis:order=2 or data-balanced:momentum=0.5 (balanced over the whole data, for small batches), each with "
-        "its parameters. Or a schedule: tighten:every=N starts with rows and changes to "
-        "balanced with 1, 2, 4 and 8 iterations, N epochs each; relax:every=N is the reverse; default: that of the "
-        "objective.",
+        "its parameters. Or a schedule: tighten:every=N starts with rows and changes to balanced with 1, 2, 4 and 8 "
+        "iterations, N epochs each; relax:every=N is the reverse; default: that of the objective.",
     )
     layout: str | None = option(
         None,
