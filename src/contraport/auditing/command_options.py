@@ -96,8 +96,7 @@ class AuditOptions(BaseOptions):
     method: str = option(
         "online",
         "Scoring method: online (one training run that scores its pairs five times and drops suspected mismatches), "
-        "crossfit (encoders score pairs that they were not trained on) or frozen (for views that are vectors already; "
-        "nothing is trained).",
+        "crossfit (encoders score pairs that they were not trained on) or frozen (of vectors; trains nothing).",
         check=one_of("online", "crossfit", "frozen"),
         group="method",
     )
@@ -195,9 +194,8 @@ AUDIT_COMMAND_SPEC = Command(
     details="""
         Each pair gets a score, comparable within one audit; higher is better. The share of wrong pairs is estimated
         from mismatches made on purpose, with a 95% interval. This share of the pairs, those with the lowest scores, is
-        flagged. They are matched with one another by a transport plan: if the second view of another flagged pair fits
-        better, it is proposed as a partner, with a confidence. If the aim is an encoder rather than the list of pairs,
-        use `contraport train --audit`, which drops such pairs from a training run with any options.
+        flagged. A transport plan matches them with one another: if the second view of another flagged pair fits better,
+        it is proposed as a partner. To train an encoder without such pairs, use `contraport train --audit`.
 
         With three or more views, each pair of views is audited, in a folder of its own, and `views.csv` has a score for
         each view of each item: it is low if the item's pairs with this view score low and its other pairs do not.

@@ -46,8 +46,7 @@ class MapOptions(TrustOptions):
     max_items: int = option(10_000, "Map at most this many items, chosen at random.", check=int_in_range(4))
     split: Literal["train", "test"] | None = option(
         None,
-        "Split of a run or of data: train or test; default: test for a run, all items for data without a test split of "
-        "their own.",
+        "Split of a run or of data: train or test; default: test for a run, all items for data without a test split.",
         check=one_of("train", "test"),
     )
     view: str | int | None = option(None, VIEW_HELP)

@@ -77,8 +77,7 @@ class EvaluateOptions(DataEmbeddingOptions):
     )
     alone: bool = option(
         False,
-        "Evaluate the trained encoder only, without the baselines and the samples for `contraport report`, which take "
-        "most time.",
+        "Evaluate the trained encoder only: no baselines, no samples for `contraport report`, which take most time.",
     )
     dims: Sequence[int] = option(
         (),

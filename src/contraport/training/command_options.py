@@ -26,7 +26,6 @@ TRAIN_COMMAND_SPEC = Command(
         "contraport train --data digits --epochs 20",
         "contraport train --data digits --recipe moco --queue_size 1024 --momentum 0.99:1:cosine",
         "contraport train --recipe swav --data photos/ --views 2+6 --encoder resnet18 --cache_chunk 128",
-        "contraport train --recipe cmc --data photos/ --views color --encoder resnet18",
         "contraport train --data photos/ --objective gca-uot --encoder resnet18 --batch_size 512 --out runs/photos",
         "contraport train --data digits --objective iot --objective_settings.iterations 3 --temperature 0.5:0.1",
         "contraport train --data photos/ --target soft:teacher.npz,temperature=0.2 --out runs/student",

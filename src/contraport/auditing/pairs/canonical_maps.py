@@ -116,8 +116,7 @@ def find_principal_directions_if_wide(values: TensorOrComputedRows, pool: Tensor
     """Return principal directions of the rows, or None if the matrix is narrow.
 
     They are orthonormal, ``(F, MAX_FITTED_WIDTH)``, and fitted to the rows in `pool`; a matrix of at most that width is
-    narrow. The directions are approximate, by randomized subspace iteration, but contain all variance of a low
-    rank.
+    narrow. The directions are approximate, by randomized subspace iteration, but contain all variance of low rank.
 
     Source: Halko, Martinsson and Tropp (2011), Finding structure with randomness, algorithm 4.4.
     """

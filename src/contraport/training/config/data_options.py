@@ -129,8 +129,7 @@ class DataPreparationSettings(BaseOptions):
     )
     test_fraction: float | None = option(
         None,
-        "Share of each class to hold out for `contraport evaluate`, if the data have no test split. 0 holds out none; "
-        "default: 0.2.",
+        "Share of each class to hold out for evaluation (0: none), if the data have no test split; default: 0.2.",
     )
     ignore_labels: bool = option(False, "Drop the labels of the data, such as the folder names of images.")
     max_items: int | None = option(
@@ -162,16 +161,14 @@ class DataPreparationSettings(BaseOptions):
     mismatch: float | str | None = option(
         None,
         "Share of the training pairs to mismatch on purpose, such as 0.2: all views but the first are exchanged with "
-        "those of another item. 0.2:class exchanges them within a class. `mismatched.npz` records the partner "
-        "of each item.",
+        "those of another item. 0.2:class exchanges them within a class. `mismatched.npz` records the partners.",
         check=lambda _, value: parse_mismatch(value),
         group="perturbed data",
     )
     imbalance: float | None = option(
         None,
         "Ratio of the largest to the smallest class after dropping training items: class sizes decrease geometrically "
-        "in the order of the classes. With 100 the smallest class has one hundredth of the items of the largest. The "
-        "subset is fixed.",
+        "in the order of the classes. With 100 the smallest has one hundredth of the largest. The subset is fixed.",
         check=lambda _, value: parse_largest_to_smallest_class_ratio(value),
     )
     corrupt: str | None = option(
