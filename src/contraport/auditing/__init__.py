@@ -10,9 +10,9 @@ from contraport._utils.lazy_imports import make_package_lazy
 
 if TYPE_CHECKING:
     from contraport.auditing.audit import audit
+    from contraport.auditing.multi_view_audit_result import ViewAudit
     from contraport.auditing.result import Audit
-    from contraport.auditing.view_audit_result import ViewAudit
 
 __all__ = ["Audit", "ViewAudit", "audit"]
 
-make_package_lazy(__name__, audit="audit", Audit="result", ViewAudit="view_audit_result")
+make_package_lazy(__name__, audit="audit", Audit="result", ViewAudit="multi_view_audit_result")

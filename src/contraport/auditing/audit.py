@@ -21,6 +21,7 @@ from contraport._utils.locks import LOCK_FILE, lock_folder
 from contraport._utils.progress import ProgressBars
 from contraport.auditing.command_options import AUDIT_COMMAND_SPEC, TRAINING_OPTION_NAMES, AuditOptions
 from contraport.auditing.export_clean import write_clean_data
+from contraport.auditing.multi_view_audit_result import ViewAudit, check_views_accept_nan
 from contraport.auditing.page import write_audit_page
 from contraport.auditing.pairs.canonical_maps import find_width_reduction_note
 from contraport.auditing.pairs.mismatch_dropping_callback import max_audited_batch_size
@@ -38,7 +39,6 @@ from contraport.auditing.rounds_excluding_suspects import (
     train_crossfit_rounds,
 )
 from contraport.auditing.training_commands import compose_next_commands
-from contraport.auditing.view_audit_result import ViewAudit, check_views_accept_nan
 from contraport.data import Dataset, from_arrays, load_split_or_all_items
 from contraport.data.split_digests import fingerprint_dataset
 from contraport.data.streams import check_no_stream

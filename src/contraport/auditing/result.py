@@ -179,7 +179,7 @@ class Audit:
             "notes": list(self.notes),
         }
 
-    def json_fields(self) -> dict[str, object]:
+    def json_output_fields(self) -> dict[str, object]:
         """Return what `--json` prints: `audit.json`, all attributes, and derived values per pair.
 
         `flagged` is the number of flagged pairs, `flagged_pairs` are their indices, the lowest score first. Unlike in

@@ -138,7 +138,7 @@ class CrossFitPairAndMismatchScores:
 
 
 def train_crossfit_rounds(
-    dataset: Dataset, settings: Settings, saved_scores: CrossFitPairAndMismatchScores, *, statistic: str, folds: int
+    dataset: Dataset, settings: Settings, resumable_scores: CrossFitPairAndMismatchScores, *, statistic: str, folds: int
 ) -> Iterator[RoundResult]:
     """Audit by cross-fitting in rounds; yield each pair's mean score after each round.
 
@@ -146,7 +146,7 @@ def train_crossfit_rounds(
     of the rounds before. Pairs that exchange partners to make mismatches are always in the same fold, so that pairs and
     mismatches are scored alike. Each repeat and round draws new initial weights.
     """
-    rounds, repeats = saved_scores.scores_by_round.shape[:2]
+    rounds, repeats = resumable_scores.scores_by_round.shape[:2]
     groups = draw_groups_of_exchanging_sets(dataset, seed=settings.seed)
     contents = sum(map(len, groups))
     message = (
@@ -171,13 +171,13 @@ def train_crossfit_rounds(
             for fold in range(folds):
                 part = torch.cat([items for group in order[fold::folds] for items in groups[group]])
                 is_last = run == rounds * repeats - 1 and fold == folds - 1  # its encoder proposes partners
-                if saved_scores.are_all_pairs_scored(place, part) and not is_last:
+                if resumable_scores.are_all_pairs_scored(place, part) and not is_last:
                     continue
                 paired = _train_and_encode_all_pairs(dataset, run_settings, trusted[~torch.isin(trusted, part)])
                 scores = score_pairs(paired, PairIndices(part, part), statistic)
                 mismatch_scores = score_pairs(paired, PairIndices(part, partners[part]), statistic)
-                saved_scores.save_fold_scores(place, part, scores, mismatch_scores)
-        scores, mismatch_scores = saved_scores.scores_by_round[: number + 1].mean(axis=(0, 1))
+                resumable_scores.save_fold_scores(place, part, scores, mismatch_scores)
+        scores, mismatch_scores = resumable_scores.scores_by_round[: number + 1].mean(axis=(0, 1))
         result = RoundResult(scores, mismatch_scores, estimate_noise_rate(scores, mismatch_scores), paired)
         yield result
 

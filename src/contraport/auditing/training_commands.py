@@ -10,8 +10,8 @@ from contraport._utils.files import find_unused_path
 from contraport._utils.formatting import format_options, use_flag_style
 from contraport.auditing.command_options import AUDIT_COMMAND_SPEC, AuditOptions
 from contraport.auditing.export_clean import SAMPLE_WEIGHT_COLUMN
+from contraport.auditing.multi_view_audit_result import ViewAudit
 from contraport.auditing.result import Audit
-from contraport.auditing.view_audit_result import ViewAudit
 from contraport.data import Dataset
 from contraport.data.formats.tables import TABLE_SUFFIXES
 from contraport.options import has_object_placeholder, to_config_value
@@ -64,7 +64,7 @@ def compose_next_commands(
         return (compose(),)
     if result.clean_files:
         return tuple(
-            compose(suffix=f"-{path.stem}", **_build_clean_file_options(path, data_options, view_indices))
+            compose(suffix=f"-{path.stem}", **_build_training_options(path, data_options, view_indices))
             for path in result.clean_files[:2]
         )
     repeated = {"resume": True, "out": explicit.get("out")}
@@ -79,19 +79,19 @@ def compose_next_commands(
     return compose(make_wrong_pairs_suggestion(len(dataset.shapes))), again
 
 
-def _build_clean_file_options(
-    clean_file: Path, data_options: Mapping[str, Any], view_indices: list[int]
+def _build_training_options(
+    data_or_weights: Path, data_options: Mapping[str, Any], view_indices: list[int]
 ) -> dict[str, Any]:
     """Return training options that load the audit's clean data or its item weights."""
     source = Path(str(data_options["data"]))
-    if clean_file.suffix == ".npy":  # weights alone
-        return {"sample_weight": str(clean_file)}
-    if clean_file.suffix in TABLE_SUFFIXES:
-        return {"data": str(clean_file)} | (
-            {"sample_weight": SAMPLE_WEIGHT_COLUMN} if clean_file.stem == "weighed" else {}
+    if data_or_weights.suffix == ".npy":  # weights alone
+        return {"sample_weight": str(data_or_weights)}
+    if data_or_weights.suffix in TABLE_SUFFIXES:
+        return {"data": str(data_or_weights)} | (
+            {"sample_weight": SAMPLE_WEIGHT_COLUMN} if data_or_weights.stem == "weighed" else {}
         )
-    if clean_file.is_dir() or (source.suffix == ".npz" and source.is_file()):  # a coupling, or arrays by name
-        return {"data": str(clean_file)}
+    if data_or_weights.is_dir() or (source.suffix == ".npz" and source.is_file()):  # a coupling, or arrays by name
+        return {"data": str(data_or_weights)}
     # The arrays of other data have names of their own, and the size of images is that of the audit.
     views = view_indices if "given_views" in data_options else None
-    return {"data": str(clean_file), "columns": None, "image_size": None, "root": None, "given_views": views}
+    return {"data": str(data_or_weights), "columns": None, "image_size": None, "root": None, "given_views": views}

@@ -136,15 +136,15 @@ def run_command(name: str, argv: list[str]) -> None:
 def to_json_value(value: Any) -> Any:
     """Convert a value to plain JSON types.
 
-    Dataclasses and named tuples become dicts, by their method `json_fields` if they have one. Numbers that are not
-    finite become None; tuples of names as keys are joined by "and".
+    Dataclasses and named tuples become dicts, if possible by their `json_output_fields`. Numbers that are not finite
+    become None; tuples of names as keys are joined by "and".
 
     >>> import numpy as np
     >>> to_json_value({"scores": np.array([0.5, np.inf]), "folder": Path("runs/a")})
     {'scores': [0.5, None], 'folder': 'runs/a'}
     """
-    if hasattr(value, "json_fields"):
-        return to_json_value(value.json_fields())
+    if hasattr(value, "json_output_fields"):
+        return to_json_value(value.json_output_fields())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {one.name: to_json_value(getattr(value, one.name)) for one in dataclasses.fields(value)}
     if hasattr(value, "_asdict"):

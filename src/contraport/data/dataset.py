@@ -328,19 +328,17 @@ class Dataset(torch.utils.data.Dataset[Batch]):
                 stores[view] = ReorderedStore(stores[view], tuple(map(old.index, new)))
         return self.replace_fields(store=combine_views(stores), column_names=ordered, stored_digests=None)
 
-    def subset(self, positions: Tensor, split: str | None = None, *, store: Store | None = None) -> Dataset:
+    def subset(self, positions: Tensor, split: str | None = None) -> Dataset:
         """Return a dataset of the items at given positions.
 
-        `positions` is int64 ``(m,)``. `split` is the name of the new split, by default the current one. The views
-        of these items are taken from `store`, by default from the store of this dataset.
+        `positions` is int64 ``(m,)``. `split` is the name of the new split; default: the current one.
         """
-        store = SubsetStore(self.store, positions) if store is None else store
         per_item = {name: values for name in _PER_ITEM_FIELDS if (values := getattr(self, name)) is not None}
         chosen = {
             name: values[positions] if isinstance(values, Tensor) else [values[row] for row in positions.tolist()]
             for name, values in per_item.items()
         }
-        return self.replace_fields(store=store, split=split or self.split, **chosen)
+        return self.replace_fields(store=SubsetStore(self.store, positions), split=split or self.split, **chosen)
 
     def drop_duplicates(self) -> Dataset:
         """Keep only the first of the items with equal content in all views."""

@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 
 from contraport._utils.text_bytes import texts_or_none_if_no_strings
 from contraport.auditing.pairs.mismatch_dropping_callback import AuditCallback, max_audited_batch_size
-from contraport.auditing.pairs.synthetic_mismatches import DatasetWithDecoysPastEnd, add_decoys
+from contraport.auditing.pairs.synthetic_mismatches import DatasetWithDecoysPastEnd, add_decoys, check_auditable_dataset
 from contraport.auditing.result import Audit, build_online_audit
 from contraport.catalog import apply_recipe
 from contraport.catalog.objectives import info_nce
@@ -221,6 +221,7 @@ class ContrastiveEncoder(_UnwrappedTransformMixin, ClassNamePrefixFeaturesOutMix
         if self.audit:
             views = len(dataset.shapes)
             check(views == 2, f"audit: requires two views here, got {views}; `contraport.train` takes more.", "views")
+            check_auditable_dataset(dataset)
             dataset = add_decoys(dataset, seed=self.training_module_.seed)
         self._train(dataset, num_epochs=self.epochs, lr_scheduler="cosine", warmup_share=0.1)
         return self

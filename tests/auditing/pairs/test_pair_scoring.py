@@ -192,7 +192,7 @@ def test_equal_items_count_as_one_group() -> None:
     assert roc_auc_score(np.arange(600) >= 60, scores) > 0.98
     assert scores[caption_class == 2].std() > 0  # images with equal captions have different scores
     neighbors_in_second = paired.neighbors_by_view_excluding_members(paired.observed_pair_indices)[1]
-    near = paired.neg_log_rank_shares(1, torch.arange(600), neighbors_in_second)
+    near = paired.neg_log_reference_rank_shares(1, torch.arange(600), neighbors_in_second)
     assert near.min() == near.max() == pytest.approx(np.log(599 / 99), abs=0.15)  # a hundred equal captions are as near
 
 

@@ -13,7 +13,7 @@ from contraport.auditing.pairs.paired_features import PairedFeatures, PairIndice
 from contraport.auditing.pairs.partner_proposals import (
     MIN_FITTED_PAIRS,
     CandidateScoreEntries,
-    _assign_distinct_item_per_proposal,
+    _assign_copies_to_proposals,
     lowest_scoring_indices,
     propose_partners,
     score_likely_candidates,
@@ -173,7 +173,5 @@ def test_own_partner_with_more_mass_is_kept(monkeypatch: pytest.MonkeyPatch, own
 def test_equal_items_are_assigned_to_the_largest_masses() -> None:
     entries, rows, columns = np.arange(3), np.arange(3), np.zeros(3, dtype=np.int64)
     result = CandidateScoreEntries(rows, columns, np.zeros(3), np.array([2.0]), np.full(3, -1))
-    assigned = _assign_distinct_item_per_proposal(
-        entries, result, np.array([0.5, 0.3, 0.9]), np.zeros(2, dtype=np.int64)
-    )
+    assigned = _assign_copies_to_proposals(entries, result, np.array([0.5, 0.3, 0.9]), np.zeros(2, dtype=np.int64))
     assert assigned.tolist() == [1, -1, 0]

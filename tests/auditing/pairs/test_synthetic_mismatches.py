@@ -9,6 +9,7 @@ from contraport._utils.text_bytes import tensor_to_texts
 from contraport.auditing.pairs.paired_features import MIN_PAIRS, PairedFeatures, PairIndices
 from contraport.auditing.pairs.synthetic_mismatches import (
     add_decoys,
+    check_auditable_dataset,
     draw_groups_of_exchanging_sets,
     exchange_partners_across_sets,
 )
@@ -73,7 +74,7 @@ def test_rejects_data_that_are_not_pairs() -> None:
         (from_arrays((x, np.ones((ITEMS, 2)))), "data.constant_view", ["view1", MIN_PAIRS, ITEMS]),
     ):
         with raises_usage_error(code, *values):
-            add_decoys(dataset, seed=0)
+            check_auditable_dataset(dataset)
 
 
 def test_batch_order_repeats_no_position_within_a_batch() -> None:

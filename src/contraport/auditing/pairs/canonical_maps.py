@@ -6,7 +6,6 @@ econometrics of joint production.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -65,7 +64,7 @@ def cross_fit_canonical_maps(
     items = torch.arange(len(features[0]), device=pool.device)
     folds = items % NUM_FOLDS
     folds[pool] = items[: len(pool)] % NUM_FOLDS  # every fold has equally many of the pairs that maps are fitted to
-    widths = [values.shape[1] for values in features]
+    widths = (features[0].shape[1], features[1].shape[1])
     # Block by block: all rows of the features may fill the memory, and need not be in it.
     blocks = pool.split(max(1, MAX_VALUES_AT_A_TIME // max(widths)))
     first_sum, second_sum = (
@@ -91,7 +90,8 @@ def cross_fit_canonical_maps(
     # Moments are additive: those of the other folds are the total less those of the fold.
     total = [sum(sums) for sums in zip(*parts, strict=True)]
     fitted = [
-        _fit_maps_and_correlations(*(a - b for a, b in zip(total, part, strict=True)), widths=widths) for part in parts
+        _fit_maps_and_correlations(*(a - b for a, b in zip(total, part, strict=True)), feature_widths=widths)
+        for part in parts
     ]
     maps, correlations = zip(*fitted, strict=True)
     if any(basis is not None for basis in bases):
@@ -163,11 +163,11 @@ def svd_without_negligible_correlations(matrix: Tensor) -> tuple[Tensor, Tensor,
 
 
 def _fit_maps_and_correlations(
-    num_pairs: int, first_products: Tensor, second_products: Tensor, cross_products: Tensor, *, widths: Sequence[int]
+    num_pairs: int, x_products: Tensor, y_products: Tensor, cross_products: Tensor, *, feature_widths: tuple[int, int]
 ) -> tuple[tuple[Tensor, Tensor], Tensor]:
     """Return the maps and correlations of a CCA from ``X'X``, ``Y'Y`` and ``X'Y``."""
     roots = []
-    for products, width in zip((first_products, second_products), widths, strict=True):
+    for products, width in zip((x_products, y_products), feature_widths, strict=True):
         covariance = products / num_pairs
         # Of the whole width, which may be more than the covariance has. Equal items have no variance, but need a ridge.
         ridge = (RIDGE * covariance.diagonal().sum() / width).clamp(min=1e-12)

@@ -106,8 +106,8 @@ def _score_neighbors(paired: PairedFeatures, pairs: PairIndices) -> Tensor:
     # In blocks, as each pair takes some hundred bytes per neighbor.
     for first, second in zip(*(members.split(2**16) for members in pairs), strict=True):
         near_first, near_second = paired.neighbors_by_view_excluding_members(PairIndices(first, second))
-        in_second = paired.neg_log_rank_shares(1, second, near_first)
-        in_first = paired.neg_log_rank_shares(0, first, near_second)
+        in_second = paired.neg_log_reference_rank_shares(1, second, near_first)
+        in_first = paired.neg_log_reference_rank_shares(0, first, near_second)
         scores.append((in_second.mean(dim=1) + in_first.mean(dim=1)) / 2)
     return torch.cat(scores)
 

@@ -56,6 +56,9 @@ CORRELATION_POWERS_BY_DIRECTION = ((1, 2), (2, 1))
 """Powers of the correlations that weight the canonical coordinates of both views, for each direction of prediction:
 the prediction from one view is weighted by the correlation, the predictable part of the other view by its square."""
 
+CoordinatesByDirection = tuple[tuple[Tensor, Tensor], ...]
+"""Canonical coordinates of both views for each direction of prediction."""
+
 MAX_VALUES_PER_BLOCK = 2**20
 """Maximum number of values of a block of rows: larger blocks leave the cache of the processor."""
 
@@ -216,17 +219,17 @@ class PairedFeatures:
 
     @staticmethod
     def nearest_candidate_indices(
-        queries: TensorOrComputedRows, values: TensorOrComputedRows, candidate_indices: Tensor, count: int
+        queries: TensorOrComputedRows, values: TensorOrComputedRows, shared_candidates: Tensor, count: int
     ) -> Tensor:
         """Return the indices of the candidates nearest to each query, int64 ``(q, count)``.
 
         The nearest comes first. The search is exact for up to 20,000 queries and candidates, or as many products. A
         larger search is by cells, and finds most of the nearest candidates.
         """
-        if len(queries) * len(candidate_indices) > MAX_EXACT_NEIGHBOR_ITEMS**2:
-            generator = torch_generator("audit.cells", len(values), len(candidate_indices))
-            return CellSearch(values, candidate_indices, generator).nearest_row_indices(queries, count)
-        return candidate_indices[top_products_and_indices(queries, select_rows(values, candidate_indices), count)[1]]
+        if len(queries) * len(shared_candidates) > MAX_EXACT_NEIGHBOR_ITEMS**2:
+            generator = torch_generator("audit.cells", len(values), len(shared_candidates))
+            return CellSearch(values, shared_candidates, generator).nearest_row_indices(queries, count)
+        return shared_candidates[top_products_and_indices(queries, select_rows(values, shared_candidates), count)[1]]
 
     def neighbors_by_view_excluding_members(self, pairs: PairIndices) -> tuple[Tensor, Tensor]:
         """Return the nearest items of each pair in each view, without the pair's own items.
@@ -242,7 +245,7 @@ class PairedFeatures:
             near.append(of_pairs.gather(1, order))
         return near[0], near[1]
 
-    def neg_log_rank_shares(self, view: int, queries: Tensor, candidates: Tensor) -> Tensor:
+    def neg_log_reference_rank_shares(self, view: int, queries: Tensor, candidates_by_query: Tensor) -> Tensor:
         """Return -log of the relative rank of each query's candidates, ``(p, k)``.
 
         The relative rank is the share of references at least as near to the query. It is uniform for a random item,
@@ -250,13 +253,13 @@ class PairedFeatures:
         """
         values, thresholds = self.features[view], self._similarities_at_ranks_by_view[view]
         if self._similarity_matrices is not None:
-            similarity = self._similarity_matrices[view][queries[:, None], candidates]
+            similarity = self._similarity_matrices[view][queries[:, None], candidates_by_query]
         else:
             # Filled in place: small results that are kept between large temporary blocks would scatter the heap.
-            similarity = torch.empty(candidates.shape, dtype=torch.float32, device=values.device)
-            width = candidates.shape[1] * values.shape[1]
+            similarity = torch.empty(candidates_by_query.shape, dtype=torch.float32, device=values.device)
+            width = candidates_by_query.shape[1] * values.shape[1]
             for rows in split_into_row_blocks(torch.arange(len(queries), device=values.device), width):
-                k = candidates[rows]
+                k = candidates_by_query[rows]
                 near = values.index_select(0, k.flatten()).unflatten(0, k.shape)
                 similarity[rows] = torch.einsum("pf,pkf->pk", values[queries[rows]], near)
         passed = torch.searchsorted(-thresholds[queries], SIMILARITY_TIE_TOLERANCE - similarity, right=True)
@@ -306,7 +309,7 @@ class PairedFeatures:
         return cross_fit_canonical_maps(self.features, self.neighbor_pool_items)
 
     @cached_property
-    def reference_cca_coordinates_by_fold(self) -> tuple[tuple[tuple[Tensor, Tensor], ...], ...]:
+    def reference_cca_coordinates_by_fold(self) -> tuple[CoordinatesByDirection, ...]:
         """CCA coordinates of the reference items in both views, by fold and predicted view."""
         centers, _, maps, correlations = self.cross_fitted_canonical_maps
         folds = []

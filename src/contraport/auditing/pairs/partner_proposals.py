@@ -72,14 +72,14 @@ class CandidateScoreEntries(NamedTuple):
         rows: row of each entry, int64 ``(e,)``, sorted.
         columns: column of each entry, int64 ``(e,)``.
         scores: score of each entry, ``(e,)``.
-        capacities: number of items that have the second view of each column, ``(c,)``.
+        column_capacities: number of items that have the second view of each column, ``(c,)``.
         own_columns_or_minus_one: column of the own partner of each row, int64 ``(r,)``; -1 if it is no candidate.
     """
 
     rows: IntArray
     columns: IntArray
     scores: FloatArray
-    capacities: FloatArray
+    column_capacities: FloatArray
     own_columns_or_minus_one: IntArray
 
     @property
@@ -157,7 +157,7 @@ def propose_partners(
         entries = order[np.unique(candidates.rows[order], return_index=True)[1]]  # the largest of each row
         better = candidates.scores[entries] > own_scores[exchangeable].cpu().numpy()
         entries = entries[better & (mass[entries] > np.maximum(own, slack))]
-        members = _assign_distinct_item_per_proposal(entries, candidates, mass, content_ids[exchangeable.cpu().numpy()])
+        members = _assign_copies_to_proposals(entries, candidates, mass, content_ids[exchangeable.cpu().numpy()])
         entries, members = entries[members >= 0], members[members >= 0]
         at = exchangeable[torch.from_numpy(candidates.rows[entries]).to(exchangeable.device)]
         partners[at] = exchangeable[torch.from_numpy(members).to(exchangeable.device)]
@@ -180,7 +180,7 @@ def score_likely_candidates(
     Each item's own partner is always scored if `with_own`, which requires that it is among the candidates.
     """
     other_contents, own_contents = (second_view_content_ids[part.cpu().numpy()] for part in (others, items))
-    columns, first, capacities = np.unique(other_contents, return_index=True, return_counts=True)
+    columns, first, column_capacities = np.unique(other_contents, return_index=True, return_counts=True)
     candidates = others[torch.from_numpy(first).to(others.device)]
     own_places = np.searchsorted(columns, own_contents).clip(max=len(columns) - 1)
     own_columns_or_minus_one = np.where(columns[own_places] == own_contents, own_places, -1)
@@ -195,7 +195,7 @@ def score_likely_candidates(
         items[torch.from_numpy(rows).to(items.device)], candidates[torch.from_numpy(places).to(items.device)]
     )
     scores = score_pairs(paired, pairs, statistic).double().cpu().numpy()
-    return CandidateScoreEntries(rows, places, scores, capacities.astype(float), own_columns_or_minus_one)
+    return CandidateScoreEntries(rows, places, scores, column_capacities.astype(float), own_columns_or_minus_one)
 
 
 def _shortlist_partner_positions(paired: PairedFeatures, view: int, items: Tensor, others: Tensor) -> Tensor:
@@ -247,12 +247,12 @@ def fit_plan_slope_and_threshold(samples: Sequence[CandidateScoreEntries]) -> tu
 def _stack_block_diagonally(samples: Sequence[CandidateScoreEntries]) -> CandidateScoreEntries:
     """Combine score matrices into one block-diagonal matrix."""
     rows = np.cumsum([0, *(len(one.own_columns_or_minus_one) for one in samples)])
-    columns = np.cumsum([0, *(len(one.capacities) for one in samples)])
+    columns = np.cumsum([0, *(len(one.column_capacities) for one in samples)])
     return CandidateScoreEntries(
         np.concatenate([one.rows + begin for one, begin in zip(samples, rows[:-1], strict=True)]),
         np.concatenate([one.columns + begin for one, begin in zip(samples, columns[:-1], strict=True)]),
         np.concatenate([one.scores for one in samples]),
-        np.concatenate([one.capacities for one in samples]),
+        np.concatenate([one.column_capacities for one in samples]),
         np.concatenate([
             np.where(one.own_columns_or_minus_one < 0, -1, one.own_columns_or_minus_one + begin)
             for one, begin in zip(samples, columns[:-1], strict=True)
@@ -276,34 +276,34 @@ def solve_mass_and_slack(
     from scipy.sparse import csr_array
 
     values = np.exp(slope * (candidates.scores - threshold))
-    shape = (len(candidates.own_columns_or_minus_one), len(candidates.capacities))
+    shape = (len(candidates.own_columns_or_minus_one), len(candidates.column_capacities))
     kernel = csr_array((values, (candidates.rows, candidates.columns)), shape=shape)
-    transposed, columns = kernel.T.tocsr(), candidates.capacities
+    transposed, columns = kernel.T.tocsr(), candidates.column_capacities
     for _ in range(iterations):
         rows = 1 / (kernel @ columns + 1)
-        columns = candidates.capacities / (transposed @ rows + 1)
+        columns = candidates.column_capacities / (transposed @ rows + 1)
     return rows[candidates.rows] * values * columns[candidates.columns], rows
 
 
-def _assign_distinct_item_per_proposal(
-    proposed_entries: IntArray, candidates: CandidateScoreEntries, mass: FloatArray, content_ids: IntArray
+def _assign_copies_to_proposals(
+    proposed_entries: IntArray, candidates: CandidateScoreEntries, mass: FloatArray, second_view_content_ids: IntArray
 ) -> IntArray:
-    """Assign each proposal a different item among those with the proposed second view.
+    """Assign proposals of a second view to different items that have it.
 
-    It is -1 if no such item is left.
+    A proposal gets -1 if no such item is left.
 
     Args:
         proposed_entries: entries of the matrix that are proposals, ``(p,)``.
         candidates: the matrix.
         mass: mass of each entry in the plan, ``(e,)``.
-        content_ids: content id of each item's second view.
+        second_view_content_ids: content id of each item's second view.
     """
     order = np.lexsort((-mass[proposed_entries], candidates.columns[proposed_entries]))
     columns = candidates.columns[proposed_entries[order]]
     turn = np.arange(len(columns)) - np.searchsorted(columns, columns)
-    is_left = turn < candidates.capacities[columns]
-    members = np.argsort(content_ids, kind="stable")
-    begin = np.concatenate([[0], candidates.capacities.cumsum()[:-1]]).astype(np.int64)
+    is_left = turn < candidates.column_capacities[columns]
+    members = np.argsort(second_view_content_ids, kind="stable")
+    begin = np.concatenate([[0], candidates.column_capacities.cumsum()[:-1]]).astype(np.int64)
     assigned = np.full(len(proposed_entries), -1)
     assigned[order[is_left]] = members[(begin[columns] + turn)[is_left]]
     return assigned

@@ -80,15 +80,12 @@ class DatasetWithDecoysPastEnd(Dataset):
         return batch._replace(views=tuple(views))
 
 
-def add_decoys(
-    dataset: Dataset, *, seed: int, data: Any = None, declared_roles: Mapping[str, Any] | None = None
-) -> DatasetWithDecoysPastEnd:
+def add_decoys(dataset: Dataset, *, seed: int) -> DatasetWithDecoysPastEnd:
     """Add deliberate mismatches (decoys), about 10% of items per pair of views.
 
     Each pair of views gets 200 to 2,000 decoys; all together are at most 20% of the items. Of more than two views, each
-    is replaced in equally many decoys. `data` and `declared_roles` are those of `check_auditable_dataset`.
+    is replaced in equally many decoys.
     """
-    check_auditable_dataset(dataset, data=data, declared_roles=declared_roles)
     items, views = len(dataset), len(dataset.shapes)
     number = int(min(min(max(DECOY_SHARE * items, MIN_DECOYS), MAX_DECOYS) * views / 2, MAX_DECOY_SHARE * items))
     random = numpy_generator("audit.decoys", seed)

@@ -1,8 +1,8 @@
 """Audit of three or more views during training, which drops mismatched views of items.
 
 Each pair of views is scored as in an audit of two (`contraport.auditing.pairs.mismatch_dropping_callback`), and the
-scores of all pairs give those of the views (`contraport.auditing.pairs.view_log_odds`). A suspected view counts as
-missing until the next scoring: the training uses the item with its other views. An item with fewer than two trusted
+scores of all pairs give those of the views (`contraport.auditing.pairs.right_view_log_odds`). A suspected view is
+missing until the next scoring: training uses the item with its other views. An item with fewer than two trusted
 views is left out.
 
 A decoy is an item with one wrong view, a known mismatch in all pairs with this view. For a third of the training the
@@ -29,7 +29,7 @@ from contraport.auditing.pairs.paired_features import (
     encode_and_project_views,
     has_only_vector_views,
 )
-from contraport.auditing.pairs.view_log_odds import (
+from contraport.auditing.pairs.right_view_log_odds import (
     estimate_view_noise_rates,
     mismatch_log_likelihood_ratios,
     right_view_log_odds,

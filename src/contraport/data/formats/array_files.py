@@ -17,7 +17,6 @@ from contraport.data.dataset import Dataset
 from contraport.data.duplicate_groups import group_by_shared_content
 from contraport.data.formats import data_format
 from contraport.data.splits import DEFAULT_TEST_FRACTION, max_held_out_group_size, select_split_positions
-from contraport.data.stores import SubsetStore
 from contraport.errors import UsageError, check, format_value, suggest_names, translate_read_errors, unknown_name_error
 
 _PER_ITEM_KEYS = ("labels", "domains", "weights", "numbers")
@@ -83,10 +82,9 @@ def dataset_from_arrays(
     chosen = select_split_positions(
         split, len(whole), is_test=is_test, labels=labels, domains=domains, test_fraction=test_fraction, groups=groups
     )
-    positions = torch.from_numpy(chosen)
-    keeps_all = owns_arrays and len(chosen) == len(whole)
-    store = SubsetStore(whole.store, positions) if keeps_all else whole.store.subset(chosen)
-    dataset = whole.subset(positions, split, store=store)
+    dataset = whole.subset(torch.from_numpy(chosen), split)
+    if not (owns_arrays and len(chosen) == len(whole)):
+        dataset = dataset.replace_fields(store=whole.store.subset(chosen))
     if is_test is None:
         dataset.num_random_test_items = len(chosen) if split == "test" else len(whole) - len(chosen)
     return dataset

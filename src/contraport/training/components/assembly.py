@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 from torch import Tensor, nn
 
 from contraport.auditing.pairs.mismatch_dropping_callback import AuditCallback, MismatchDroppingCallback
-from contraport.auditing.pairs.synthetic_mismatches import DatasetWithDecoysPastEnd, add_decoys
+from contraport.auditing.pairs.synthetic_mismatches import DatasetWithDecoysPastEnd, add_decoys, check_auditable_dataset
 from contraport.auditing.pairs.view_audit_callback import ViewAuditCallback
 from contraport.data import BatchOrder, Dataset
 from contraport.data.data_loader import ClosableDataLoader, StreamLoader
@@ -97,7 +97,8 @@ def build_components(
     if partners is not None:
         dataset = replace_views_after_first(dataset, partners)
     if settings.audit:
-        dataset = add_decoys(dataset, seed=settings.seed, data=settings.data, declared_roles=settings.columns)
+        check_auditable_dataset(dataset, data=settings.data, declared_roles=settings.columns)
+        dataset = add_decoys(dataset, seed=settings.seed)
     epoch = count_optimizer_steps_per_epoch(settings, dataset)
     loader_config, spec = LoaderConfig(num_workers=settings.num_workers), settings.mined_negatives_spec
     miner = None if spec is None else NegativeMiner(spec, dataset, seed=settings.seed, loader_config=loader_config)

@@ -42,15 +42,15 @@ def estimate_view_noise_rates(names: Sequence[str], pair_rates: Mapping[tuple[st
     return np.asarray(-np.expm1(-logs))
 
 
-def find_views_with_known_rate(names: Sequence[str], reliable_pairs: Collection[tuple[str, str]]) -> NDArray[np.bool_]:
+def computable_view_rate_mask(names: Sequence[str], reliable_pairs: Collection[tuple[str, str]]) -> NDArray[np.bool_]:
     """Return a mask of views whose share of wrong items can be computed, ``(k,)``.
 
     It is computed from the noise rates of reliable pairs of views. The rate of one pair is the sum over its two views;
     three pairs of three views determine the share of each.
 
-    >>> find_views_with_known_rate(["a", "b", "c", "d"], [("a", "b"), ("a", "c"), ("b", "c")]).tolist()
+    >>> computable_view_rate_mask(["a", "b", "c", "d"], [("a", "b"), ("a", "c"), ("b", "c")]).tolist()
     [True, True, True, False]
-    >>> find_views_with_known_rate(["a", "b", "c"], [("a", "b")]).tolist()
+    >>> computable_view_rate_mask(["a", "b", "c"], [("a", "b")]).tolist()
     [False, False, False]
     """
     design = np.array([[float(name in pair) for name in names] for pair in reliable_pairs]).reshape(-1, len(names))

@@ -15,9 +15,9 @@ from contraport._utils.formatting import format_percent, join_names
 from contraport._utils.notebook_tables import format_html_rows
 from contraport.auditing.export_clean import dataset_to_arrays
 from contraport.auditing.pairs.mismatch_dropping_callback import MAX_DROPPED_SHARE
-from contraport.auditing.pairs.view_log_odds import (
+from contraport.auditing.pairs.right_view_log_odds import (
+    computable_view_rate_mask,
     estimate_view_noise_rates,
-    find_views_with_known_rate,
     mismatch_log_likelihood_ratios,
     right_view_log_odds,
 )
@@ -46,7 +46,7 @@ def check_views_accept_nan(dataset: Dataset) -> None:
 class ViewAudit:
     """Result of an audit of the `k` views of `n` items.
 
-    They combine the audits of all pairs of views; see `contraport.auditing.pairs.view_log_odds`.
+    They combine the audits of all pairs of views; see `contraport.auditing.pairs.right_view_log_odds`.
 
     Attributes:
         data_name: name of the audited data.
@@ -81,7 +81,7 @@ class ViewAudit:
             for pair, audit in pair_audits.items()
             if audit.is_rate_reliable and audit.noise_interval[1] <= MAX_DROPPED_SHARE
         }
-        rates, is_known = estimate_view_noise_rates(names, pair_rates), find_views_with_known_rate(names, reliable)
+        rates, is_known = estimate_view_noise_rates(names, pair_rates), computable_view_rate_mask(names, reliable)
         if is_known.any():
             rates[is_known] = estimate_view_noise_rates(names, reliable)[is_known]
         ratios = [
@@ -140,7 +140,7 @@ class ViewAudit:
             "pairs": {" and ".join(pair): audit.json_summary() for pair, audit in self.pair_audits.items()},
         }
 
-    def json_fields(self) -> dict[str, object]:
+    def json_output_fields(self) -> dict[str, object]:
         """Return what `--json` prints: `audit.json`, all attributes, and the flagged views."""
         attributes = {one.name: getattr(self, one.name) for one in fields(self)}
         flagged = [{"item": item, "view": self.view_names[view]} for item, view in self.flagged().tolist()]

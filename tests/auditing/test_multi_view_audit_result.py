@@ -15,7 +15,7 @@ from tests.errors import raises_usage_error
 
 import contraport
 from contraport.auditing import ViewAudit
-from contraport.auditing.pairs.view_log_odds import estimate_view_noise_rates
+from contraport.auditing.pairs.right_view_log_odds import estimate_view_noise_rates
 from contraport.cli.commands import to_json_value
 from contraport.data import from_arrays, load
 
