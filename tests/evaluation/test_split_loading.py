@@ -59,7 +59,7 @@ def test_settings_of_own_data_do_not_apply_to_other_data(
     result = evaluate(run, data=write_arrays(tmp_path / "other.npz", 90), **OPTIONS)
     assert (result["train_items"], result["test_items"]) == (72, 18)
     result = evaluate(run, test_data=write_arrays(tmp_path / "test.npz", 75), **OPTIONS)
-    assert (result["train_items"], result["test_items"]) == (items[0], 15)
+    assert (result["train_items"], result["test_items"]) == (items[0], 75)
 
 
 def test_loaded_splits_are_used_unchanged(tmp_path: Path) -> None:

@@ -61,8 +61,8 @@ class EvaluateOptions(DataEmbeddingOptions):
     )
     test_data: str | Path | Any | None = option(
         None,
-        "Other test data, such as the same classes under other conditions: its test split, or a random fifth of data "
-        "without one; default: the test split of `data`.",
+        "Other test data, such as the same classes under other conditions: its test split, or all items of "
+        "data without one; default: the test split of `data`.",
     )
     metrics: Sequence[str] = option(
         (),

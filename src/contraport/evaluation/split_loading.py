@@ -60,9 +60,8 @@ def load_evaluation_datasets(run: WritableRun, settings: Settings, model: Model,
     loader = SplitLoader(settings, model, options.columns, options.root)
     if is_pair or options.test_data is not None:
         train_data, test_data = data if is_pair else (data, None)
-        is_whole = is_pair and options.test_data is None
         train = loader.load(train_data, "train", whole=is_pair)
-        test = loader.load(test_data if options.test_data is None else options.test_data, "test", whole=is_whole)
+        test = loader.load(test_data if options.test_data is None else options.test_data, "test", whole=True)
         check_no_stream(train)
         check_no_stream(test)
         record = run.find_split_digests()
