@@ -20,8 +20,8 @@ from torch import nn
 from contraport.estimators import SNE, TSNE
 from contraport.objectives.perplexity_affinities import (
     compute_affinity_plan,
+    nearest_squared_distances_and_indices,
     row_softmax_of_perplexity,
-    squared_distances_and_neighbors,
 )
 
 ESTIMATORS = [SNE, TSNE]
@@ -105,9 +105,9 @@ def test_affinities_have_mass_one_and_the_perplexity(digits, symmetric):
 
 def test_nearest_neighbors_in_chunks(monkeypatch, digits):
     x = torch.from_numpy(digits)
-    expected = squared_distances_and_neighbors(x, 7)
+    expected = nearest_squared_distances_and_indices(x, 7)
     monkeypatch.setattr("contraport.objectives.perplexity_affinities.MAX_DISTANCES_IN_MEMORY", 1000)
-    distances, neighbors = squared_distances_and_neighbors(x, 7)
+    distances, neighbors = nearest_squared_distances_and_indices(x, 7)
     torch.testing.assert_close(distances, expected[0])
     recomputed = (x[:, None] - x[neighbors]).square().sum(2)  # ties may be in another order
     torch.testing.assert_close(recomputed.double(), distances)
@@ -115,7 +115,7 @@ def test_nearest_neighbors_in_chunks(monkeypatch, digits):
 
 def test_nearest_neighbors_of_near_duplicates():
     x = 1e6 + torch.randn(50, 4, generator=torch.Generator().manual_seed(0)).double() * 1e-3
-    distances, neighbors = squared_distances_and_neighbors(x, 5)
+    distances, neighbors = nearest_squared_distances_and_indices(x, 5)
     expected = torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist").square().fill_diagonal_(torch.inf)
     torch.testing.assert_close(distances, expected.topk(5, largest=False).values, rtol=1e-6, atol=0)
     torch.testing.assert_close(expected.gather(1, neighbors), distances, rtol=1e-6, atol=0)

@@ -103,12 +103,12 @@ class PairSet:
     The first term has sign 1.
     """
 
-    terms: tuple[EqualLabelTerm, ...]
+    signed_terms: tuple[EqualLabelTerm, ...]
 
     @property
     def shape(self) -> tuple[int, int]:
         """Number of rows and number of columns, (N, M)."""
-        return len(self.terms[0].row_labels), len(self.terms[0].column_labels)
+        return len(self.signed_terms[0].row_labels), len(self.signed_terms[0].column_labels)
 
     @classmethod
     def all_pairs_except(
@@ -143,35 +143,36 @@ class PairSet:
         return cls((EqualLabelTerm(1, rows, rows if labels[0] is labels[1] else labels[1].long()[:, None]),))
 
     def __and__(self, other: PairSet) -> PairSet:
-        return PairSet(tuple(a & b for a in self.terms for b in other.terms))
+        return PairSet(tuple(a & b for a in self.signed_terms for b in other.signed_terms))
 
     def without(self, other: PairSet) -> PairSet:
         """Return the pairs of this set that are not in the other."""
-        both = self & other
-        return PairSet(self.terms + tuple(EqualLabelTerm(-e.sign, e.row_labels, e.column_labels) for e in both.terms))
+        both = (self & other).signed_terms
+        return PairSet(self.signed_terms + tuple(EqualLabelTerm(-e.sign, e.row_labels, e.column_labels) for e in both))
 
     def take_rows(self, rows: slice) -> PairSet:
         """Return the pair set restricted to some of its rows."""
-        return PairSet(tuple(EqualLabelTerm(e.sign, e.row_labels[rows], e.column_labels) for e in self.terms))
+        return PairSet(tuple(EqualLabelTerm(e.sign, e.row_labels[rows], e.column_labels) for e in self.signed_terms))
 
     def take_rows_and_columns(self, rows: Indices, columns: Indices) -> PairSet:
         """Return the pair set restricted to some of its rows and columns."""
-        return PairSet(tuple(EqualLabelTerm(e.sign, e.row_labels[rows], e.column_labels[columns]) for e in self.terms))
+        terms = (EqualLabelTerm(e.sign, e.row_labels[rows], e.column_labels[columns]) for e in self.signed_terms)
+        return PairSet(tuple(terms))
 
     def apply(self, y: Tensor) -> Tensor:
         """Return the product, (N, ...), of the set's 0/1 matrix and y, (M, ...)."""
         total: Tensor | None = None
-        for equality in self.terms:
+        for term in self.signed_terms:
             # Sums by group, then one look-up per row: O((N + M) d) in place of a product with an (N, M) matrix.
-            rows, columns, count = equality.group_indices_and_bound
+            rows, columns, count = term.group_indices_and_bound
             sums = y.new_zeros(count, *y.shape[1:]).index_add(0, columns, y)[rows]
-            total = sums if total is None else torch.add(total, sums, alpha=equality.sign)
+            total = sums if total is None else torch.add(total, sums, alpha=term.sign)
         assert total is not None
         return total
 
     def row_mass(self) -> Tensor:
         """Return the number of pairs in each row as integers, (N,)."""
-        return self.apply(torch.ones(self.shape[1], dtype=torch.long, device=self.terms[0].row_labels.device))
+        return self.apply(torch.ones(self.shape[1], dtype=torch.long, device=self.signed_terms[0].row_labels.device))
 
     def row_counts(self, dtype: torch.dtype) -> Tensor:
         """Return the number of pairs in each row, (N,), as `dtype`."""
@@ -179,13 +180,13 @@ class PairSet:
 
     def dense(self) -> Tensor:
         """Return the set as an (N, M) tensor of zeros and ones."""
-        total = torch.zeros(self.shape, device=self.terms[0].row_labels.device)
-        for equality in self.terms:
-            rows, columns, _ = equality.group_indices_and_bound
-            total += equality.sign * (rows[:, None] == columns)
+        total = torch.zeros(self.shape, device=self.signed_terms[0].row_labels.device)
+        for term in self.signed_terms:
+            rows, columns, _ = term.group_indices_and_bound
+            total += term.sign * (rows[:, None] == columns)
         return total
 
     @property
     def T(self) -> PairSet:
         """Set of pairs with rows and columns exchanged."""
-        return PairSet(tuple(EqualLabelTerm(e.sign, e.column_labels, e.row_labels) for e in self.terms))
+        return PairSet(tuple(EqualLabelTerm(e.sign, e.column_labels, e.row_labels) for e in self.signed_terms))

@@ -160,7 +160,7 @@ def as_masked_vector_sets(views: Sequence[Tensor], masks: object) -> tuple[Tenso
     return tuple(masked)
 
 
-def as_distinct_views(views_or_stack: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def unstack_and_unalias_views(views_or_stack: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Split stacked views, and give each view a tensor object of its own.
 
     The stacked tensor is (n, views, d) or (n, views, t, d). A tensor given as two views becomes two tensors: rows and

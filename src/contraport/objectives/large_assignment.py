@@ -223,14 +223,14 @@ def _mean_gap(auction: Auction, x: Tensor, y: Tensor) -> float:
 
 
 def _iterate_matching_part_indices(
-    sides: Sequence[Tensor], block_size: int, generator: torch.Generator
+    point_sets: Sequence[Tensor], block_size: int, generator: torch.Generator
 ) -> Iterator[list[Tensor]]:
     """Halve the point sets recursively, and yield the point indices of each part.
 
     A part has one index tensor for each set of points, (n, d). Each cut halves all sets at once. Parts of two sets
     match. No part has more than `block_size` points.
     """
-    whole = [torch.arange(len(side)) for side in sides]
+    whole = [torch.arange(len(points)) for points in point_sets]
     stack = [(whole, -(-len(whole[0]) // block_size))]
     while stack:
         indices, parts = stack.pop()
@@ -238,15 +238,15 @@ def _iterate_matching_part_indices(
             yield indices
             continue
         cut = len(indices[0]) * (parts // 2) // parts
-        orders = _argsort_into_two_parts(
-            [side[index] for side, index in zip(sides, indices, strict=True)], cut, generator
+        orders = _order_into_two_parts(
+            [points[index] for points, index in zip(point_sets, indices, strict=True)], cut, generator
         )
         indices = [index[order] for index, order in zip(indices, orders, strict=True)]
         stack.append(([index[:cut] for index in indices], parts // 2))
         stack.append(([index[cut:] for index in indices], parts - parts // 2))
 
 
-def _argsort_into_two_parts(sides: Sequence[Tensor], first_size: int, generator: torch.Generator) -> list[Tensor]:
+def _order_into_two_parts(point_sets: Sequence[Tensor], first_size: int, generator: torch.Generator) -> list[Tensor]:
     """Return orders of both point sets that put first the points assigned to one another.
 
     The rest is matched too. A single set is sorted along a random direction. Given the parts of one of two sets, the
@@ -254,14 +254,14 @@ def _argsort_into_two_parts(sides: Sequence[Tensor], first_size: int, generator:
     two sets take turns, which never raises the cost.
     """
     # A random combination of the centered points.
-    weights = torch.randn(len(sides[0]), generator=generator, dtype=sides[0].dtype)
-    direction = (weights - weights.mean()) @ sides[0]
-    if len(sides) == 1:
-        return [(sides[0] @ direction).argsort()]
+    weights = torch.randn(len(point_sets[0]), generator=generator, dtype=point_sets[0].dtype)
+    direction = (weights - weights.mean()) @ point_sets[0]
+    if len(point_sets) == 1:
+        return [(point_sets[0] @ direction).argsort()]
     orders = [torch.empty(0)] * 2
     for step in range(20):  # 60 were no better on images and on random points
         number = (step + 1) % 2  # the second set begins, on a direction of the first
-        points = sides[number]
+        points = point_sets[number]
         orders[number] = (points @ direction).argsort()
         weights = points.new_full((len(points),), -1 / first_size)
         weights[orders[number][first_size:]] = 1 / (len(points) - first_size)

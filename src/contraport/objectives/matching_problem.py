@@ -26,11 +26,11 @@ from contraport.objectives.inputs import (
     NON_ITEM_OPTION_NAMES,
     CallInputs,
     ExtraNegatives,
-    as_distinct_views,
     as_masked_vector_sets,
     check_views,
     parse_call_inputs,
     parse_extra_negatives,
+    unstack_and_unalias_views,
 )
 from contraport.objectives.layouts import Block, Layout, LayoutTraits
 from contraport.objectives.targets import Matrix, PairList, Target, TargetPlan
@@ -249,7 +249,7 @@ def build_local_problem(
     else:
         if similarities is not None:
             views = _build_zero_views(layout, views, options, similarities)
-        views = as_distinct_views(views)
+        views = unstack_and_unalias_views(views)
         views = as_masked_vector_sets(views, masks) if sets else views
     inputs = parse_call_inputs(views, options, options.get("present"), sets=sets)
     if not traits.shared_columns:
@@ -258,7 +258,7 @@ def build_local_problem(
             raise _single_or_unpaired_views_error(target, inputs)
         target.check_inputs(inputs)
     if not traits.compares_items:
-        _check_inputs_of_coordinate_layout(layout, target, inputs, options)
+        _reject_per_item_inputs(layout, target, inputs, options)
     negatives = parse_extra_negatives(inputs, options)
     if "column_weights" in inputs.attributes:
         good = negatives is None and not columns
@@ -418,9 +418,7 @@ def _single_or_unpaired_views_error(target: Target, inputs: CallInputs) -> Usage
     return UsageError(message, kind="shape")
 
 
-def _check_inputs_of_coordinate_layout(
-    layout: Layout, target: Target, inputs: CallInputs, options: Mapping[str, Any]
-) -> None:
+def _reject_per_item_inputs(layout: Layout, target: Target, inputs: CallInputs, options: Mapping[str, Any]) -> None:
     """Raise `UsageError` for per-item inputs if the layout compares embedding coordinates."""
     of = f"{layout!r}, which compares coordinates"
     good = target.positives_from_views

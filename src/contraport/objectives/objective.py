@@ -15,7 +15,7 @@ from contraport.engine import Kernel, autocast_disabled
 from contraport.errors import UsageError, check, check_finite, check_type, is_number, unknown_name_error
 from contraport.objectives.constraints import Constraint, LogMarginals, PlanRequest, Rows
 from contraport.objectives.divergences import KL, Divergence
-from contraport.objectives.inputs import ITEM_OPTION_NAMES, as_distinct_views
+from contraport.objectives.inputs import ITEM_OPTION_NAMES, unstack_and_unalias_views
 from contraport.objectives.layout_wrappers import LeadingCoordinates, NestedCoordinates
 from contraport.objectives.layouts import Block, Cross, Joint, Layout, PairPattern
 from contraport.objectives.loss import CallOptionValue, Loss, add_terms
@@ -260,7 +260,7 @@ class Objective(Loss):
         in_transform = not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
         self._log_masses, self._unweighted_patterns = ([], []) if in_transform else (log_masses, patterns)
         if not totals:
-            zero = torch.stack([view[:0].float().sum() for view in as_distinct_views(views)]).sum()
+            zero = torch.stack([view[:0].float().sum() for view in unstack_and_unalias_views(views)]).sum()
             totals[type(self.divergence).__name__] = zero
         return totals
 

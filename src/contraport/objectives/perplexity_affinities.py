@@ -43,7 +43,7 @@ def compute_affinity_plan(x: Tensor, perplexity: float, *, symmetric: bool, dens
     good = is_number(perplexity) and 1 <= perplexity < n - 1
     check(good, f"perplexity: must be at least 1 and below n - 1 = {n - 1}, got {perplexity!r}.")
     count = n - 1 if dense else min(n - 1, math.ceil(3 * perplexity))
-    squared_distances, neighbors = squared_distances_and_neighbors(x, count)
+    squared_distances, neighbors = nearest_squared_distances_and_indices(x, count)
     shares = row_softmax_of_perplexity(squared_distances, perplexity) / n
     if dense:
         plan = shares.new_zeros(n, n).scatter_(1, neighbors, shares)
@@ -55,14 +55,14 @@ def compute_affinity_plan(x: Tensor, perplexity: float, *, symmetric: bool, dens
 
 
 @torch.no_grad()
-def squared_distances_and_neighbors(x: Tensor, num_neighbors: int) -> tuple[Tensor, Tensor]:
+def nearest_squared_distances_and_indices(x: Tensor, num_neighbors: int) -> tuple[Tensor, Tensor]:
     """Return squared distances and indices of nearest neighbors, (n, num_neighbors) each.
 
     Args:
         x: the data, (n, d).
         num_neighbors: number of neighbors, below n.
 
-    >>> squared_distances_and_neighbors(torch.tensor([[0.0], [1.0], [3.0]]), 1)[1].flatten().tolist()
+    >>> nearest_squared_distances_and_indices(torch.tensor([[0.0], [1.0], [3.0]]), 1)[1].flatten().tolist()
     [1, 0, 1]
     """
     x = x.double()

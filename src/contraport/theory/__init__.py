@@ -12,7 +12,7 @@ from contraport.theory.alpha_cl import (
     train_linear_encoder,
 )
 from contraport.theory.augmentation_targets import AugmentationTargets, compute_noise_and_mixup_targets
-from contraport.theory.collapse_and_class_cosines import (
+from contraport.theory.dimensional_collapse_and_class_cosines import (
     CollapseComparison,
     ItemCosinesByClass,
     compare_collapse,
@@ -28,7 +28,7 @@ from contraport.theory.entropic_transport_examples import (
     compute_couplings_1d,
     solve_entropic_program,
 )
-from contraport.theory.mixture_and_lbfgs import MixtureSample, sample_gaussians_on_circle
+from contraport.theory.mixture_samples_and_lbfgs import MixtureSample, sample_gaussians_on_circle
 from contraport.theory.uniformity import (
     EmbeddingsAndPlansByPenalty,
     FiveGaussiansResult,

@@ -25,7 +25,7 @@ from contraport.objectives import Free, Objective
 from contraport.options import keep_deprecated_attributes
 from contraport.plots.figure_setup import BLUE, GREY, ORANGE, SERIES_COLORS, create_panels, draw_heatmap
 from contraport.seeding import torch_generator
-from contraport.theory.mixture_and_lbfgs import iterate_lbfgs
+from contraport.theory.mixture_samples_and_lbfgs import iterate_lbfgs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -253,7 +253,7 @@ class LinearEncoderResult:
     principal_angles_by_iteration: Tensor
 
     def figure(self) -> Figure:
-        """Draw, by iteration, the gap to the maximum energy and to the top eigenvectors."""
+        """Draw, by iteration, the gap to the maximum energy and the angle to top eigenvectors."""
         figure, (left, right) = create_panels(2)
         left.semilogy(1 - self.energy_by_iteration / self.max_energy, color=BLUE)
         left.set(title="energy below the sum of the top eigenvalues", xlabel="iteration", ylabel="relative gap")

@@ -15,7 +15,7 @@ from contraport.errors import check, check_nonempty_sequence, is_number
 from contraport.objectives import KL, Objective, Rows, SoftNeighbors, WithinView
 from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 from contraport.plots.figure_setup import BLUE, ORANGE, create_panels, draw_heatmap
-from contraport.theory.mixture_and_lbfgs import sample_gaussians_on_circle
+from contraport.theory.mixture_samples_and_lbfgs import sample_gaussians_on_circle
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

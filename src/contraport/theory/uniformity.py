@@ -19,7 +19,7 @@ from contraport.options import keep_deprecated_attributes
 from contraport.plots.figure_setup import BLUE, GREY, ORANGE, SERIES_COLORS, create_panels, draw_heatmap, mass_colormap
 from contraport.plots.plan_plots import LogScale, log10_with_floor, share_on_target
 from contraport.seeding import derive_torch_seed, seed_torch_generators, torch_generator
-from contraport.theory.mixture_and_lbfgs import MixtureSample, iterate_lbfgs, sample_gaussians_on_circle
+from contraport.theory.mixture_samples_and_lbfgs import MixtureSample, iterate_lbfgs, sample_gaussians_on_circle
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

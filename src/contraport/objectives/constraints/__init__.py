@@ -1,6 +1,6 @@
 """Constraints of objectives: sets of allowed transport plans."""
 
-from contraport.objectives.constraints.constraint import (
+from contraport.objectives.constraints.base_and_simple_constraints import (
     Constraint,
     Exact,
     Free,

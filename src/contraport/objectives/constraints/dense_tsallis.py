@@ -25,10 +25,10 @@ class DenseTsallisPlan(DensePlan):
     """Tsallis plan held as a matrix, differentiable in costs and marginals."""
 
     def quadratic_conjugate(self) -> Tensor:
-        """Return the maximum of <logits, P> - |P|^2 / 2 over plans P.
+        """Return the maximum of <logits, P> - |P|^2 / 2 over whole plans P, a scalar.
 
-        It is a scalar tensor. The logits are -C / temperature. It is computed as the dual value |P|^2 / 2 - <f, a> -
-        <g, b>, whose first derivative in the potentials is 0, but not its second: they are not detached.
+        The logits are -C / temperature. It is computed as the dual value |P|^2 / 2 - <f, a> - <g, b>, whose first
+        derivative in the potentials is 0, but not its second: they are not detached.
         """
         unit, marginals = self.kernel_geometry.log_kernel.cost_unit, self.log_marginals
         assert marginals is not None

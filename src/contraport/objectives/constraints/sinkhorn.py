@@ -23,7 +23,7 @@ from contraport.engine import (
     run_sinkhorn_to_convergence,
 )
 from contraport.errors import check, check_integer, check_name, check_positive
-from contraport.objectives.constraints.constraint import (
+from contraport.objectives.constraints.base_and_simple_constraints import (
     Constraint,
     LogMarginals,
     PlanRequest,
@@ -187,7 +187,7 @@ class SinkhornConstraint(Constraint, ABC):
 
 
 def _stack_half_step_relaxations(
-    relaxations: Sequence[MarginalRelaxation],
+    relaxation_by_half_step: Sequence[MarginalRelaxation],
     like: Tensor,
     log_reference_factors: LogMarginals | None,
     num_directions: int,
@@ -202,10 +202,9 @@ def _stack_half_step_relaxations(
         return stacked.repeat_interleave(num_directions)
 
     # None, not a vector of neutral values: the engine then takes the cheaper half-steps without relaxation.
-    dampings = stack([relaxation.damping for relaxation in relaxations], 1.0)
-    return Relaxation(
-        dampings, stack([relaxation.max_shift for relaxation in relaxations], math.inf), log_reference_factors
-    )
+    dampings = stack([relaxation.damping for relaxation in relaxation_by_half_step], 1.0)
+    max_shifts = stack([relaxation.max_shift for relaxation in relaxation_by_half_step], math.inf)
+    return Relaxation(dampings, max_shifts, log_reference_factors)
 
 
 def _build_plan(

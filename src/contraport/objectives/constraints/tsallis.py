@@ -19,7 +19,7 @@ from contraport.engine import (
     run_host_loop,
 )
 from contraport.errors import check, check_name, fits_float32_or_int64, format_value
-from contraport.objectives.constraints.constraint import (
+from contraport.objectives.constraints.base_and_simple_constraints import (
     Constraint,
     PlanRequest,
     Simplex,
@@ -63,7 +63,7 @@ class TsallisPlan(Plan):
         its second is not.
         """
         row_values = self.problem.log_row_power_sums(self.potential, 2).exp() / 2
-        threshold = self.potential - self.problem.potential_offset
+        threshold = self.potential - self.problem.potential_minus_threshold
         return row_values + threshold if self.has_potential_per_row else row_values.sum() + threshold[0]
 
 
@@ -109,7 +109,7 @@ class TsallisProblem(HostLoop):
         return self.num_pairs_per_potential ** (1 - self.order) if self.order > 1 else max(0.5, self.order)
 
     @property
-    def potential_offset(self) -> float:
+    def potential_minus_threshold(self) -> float:
         """Constant to subtract from potentials to get the thresholds of nonzero plan mass."""
         return self.plan_exponent * self.factored_out_base
 
@@ -119,7 +119,7 @@ class TsallisProblem(HostLoop):
         The kernel is [(order - 1) (logit - threshold) / factored_out_base]_+^exponent.
         """
         link = ScaledLog1p(exponent) if self.order > 1 else PolynomialTailLink(-exponent)
-        scale = 1 / abs(self.potential_offset)
+        scale = 1 / abs(self.potential_minus_threshold)
         return self.logit_geometry.with_link(link, factor=scale, row_shift=-potential * scale)
 
     def log_row_power_sums(self, potential: Tensor, exponent: float) -> Tensor:
@@ -135,9 +135,9 @@ class TsallisProblem(HostLoop):
         bound neither overshoots.
         """
         slope = self.order - 1
-        log_total = self._pool_rows_of_shared_potential(self.log_row_power_sums(potential, self.plan_exponent))
+        log_total = self._log_total_if_potential_shared(self.log_row_power_sums(potential, self.plan_exponent))
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.order != 2):
-            log_slopes = self._pool_rows_of_shared_potential(self.log_row_power_sums(potential, self.plan_exponent - 1))
+            log_slopes = self._log_total_if_potential_shared(self.log_row_power_sums(potential, self.plan_exponent - 1))
         empty = log_slopes == -torch.inf
         log_total = log_total.masked_fill(empty, 0)
         step = -torch.expm1(-slope * log_total) / slope * torch.exp(log_total - log_slopes.masked_fill(empty, 0))
@@ -149,7 +149,7 @@ class TsallisProblem(HostLoop):
         empty = potential == -torch.inf
         potential = potential.masked_fill(empty, 0)
         rounding = 64 * torch.finfo(potential.dtype).eps
-        scale = min(1, abs(self.potential_offset))
+        scale = min(1, abs(self.potential_minus_threshold))
         biases = sum(v.abs().amax() for v in self.logit_geometry.log_kernel.biases_outside_link())
         for _ in range(_MAX_NEWTON_STEPS):
             step, _ = self.newton_step_and_log_mass(potential)
@@ -174,15 +174,15 @@ class TsallisProblem(HostLoop):
         so that a log-sum-exp of the logits gives a bound. Above order 1 the largest logit gives one; a sharp
         log-sum-exp exceeds it by at most half of its distance to the threshold.
         """
-        lift = self.potential_offset - self.plan_exponent
+        lift = self.potential_minus_threshold - self.plan_exponent
         if self.order < 1:
-            return self._pool_rows_of_shared_potential(row_log_sums(self.logit_geometry)) + lift
+            return self._log_total_if_potential_shared(row_log_sums(self.logit_geometry)) + lift
         breadth = math.log(self.num_pairs_per_potential)
         sharpness = max(1.0, 2 * (self.order - 1) * breadth)
-        sharp = self._pool_rows_of_shared_potential(row_log_sums(self.logit_geometry.with_link(None, factor=sharpness)))
+        sharp = self._log_total_if_potential_shared(row_log_sums(self.logit_geometry.with_link(None, factor=sharpness)))
         return sharp / sharpness + (lift - breadth / sharpness)
 
-    def _pool_rows_of_shared_potential(self, log_row_sums: Tensor) -> Tensor:
+    def _log_total_if_potential_shared(self, log_row_sums: Tensor) -> Tensor:
         """Replace log row sums by the log of the total if all rows share one potential."""
         return log_row_sums if self.has_potential_per_row else log_row_sums.logsumexp(0).expand_as(log_row_sums)
 
