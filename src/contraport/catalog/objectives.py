@@ -11,7 +11,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypeVar
 
 import contraport as cp
 from contraport._utils.formatting import format_options
@@ -61,6 +61,7 @@ class ObjectiveEntry:
 
 P = ParamSpec("P")
 ChoiceT = TypeVar("ChoiceT")
+LayoutName: TypeAlias = Literal["joint", "cross"]
 
 OBJECTIVES: dict[str, ObjectiveEntry] = {}
 """All registered objectives, by hyphenated name."""
@@ -192,13 +193,13 @@ def _get_choice(option: str, name: object, choices: Mapping[str, ChoiceT]) -> Ch
     return choices[str(name)]
 
 
-def _get_layout_by_name(name: str, *, symmetric: bool = True) -> Layout:
+def _get_layout_by_name(name: LayoutName, *, symmetric: bool = True) -> Layout:
     """Return the layout named ``"joint"`` or ``"cross"``."""
     layouts: dict[str, Layout] = {"joint": cp.Joint(), "cross": cp.Cross(symmetric)}
     return _get_choice("layout", name, layouts)
 
 
-def _build_joint_layout(negatives: str) -> cp.Joint:
+def _build_joint_layout(negatives: Literal["both", "same", "other"]) -> cp.Joint:
     """Build a `Joint` layout with negatives from both views or one of them."""
     return cp.Joint(_get_choice("negatives", negatives, {"both": "both", "same": "same", "other": "other"}))
 
@@ -250,7 +251,7 @@ def nt_xent(temperature: TemperatureLike = 0.5) -> Loss:
     "Khosla et al. (2020), Supervised contrastive learning, eq. 2, less its constant, the mean of log |P(i)|.",
     r"\mathrm{KL}(\tilde P \mid P),\; \tilde P_{ij} = \tfrac{[y_i = y_j]}{2n\,|P(i)|}",
 )
-def sup_con(temperature: TemperatureLike = 0.1, layout: str = "joint") -> Loss:
+def sup_con(temperature: TemperatureLike = 0.1, layout: LayoutName = "joint") -> Loss:
     """SupCon: positives are all embeddings of the same class (``labels=``).
 
     Accepts any number of views, including one.
@@ -273,7 +274,7 @@ def sup_con(temperature: TemperatureLike = 0.1, layout: str = "joint") -> Loss:
     "Chuang et al. (2022), Robust contrastive learning against noisy views (RINCE), eq. 4.",
     r"\tfrac1N \sum_i \tfrac1q \big[(\lambda \sum_j K_{ij})^q - K_{i+}^q\big],\; K = e^{s/\tau}",
 )
-def rince(temperature: TemperatureLike = 0.5, q: float = 0.5, lam: float = 0.01, layout: str = "joint") -> Loss:
+def rince(temperature: TemperatureLike = 0.5, q: float = 0.5, lam: float = 0.01, layout: LayoutName = "joint") -> Loss:
     """Robust InfoNCE (RINCE) for noisy positives.
 
     It interpolates between InfoNCE (q -> 0) and a symmetric loss (q = 1). The value can be negative.
@@ -346,7 +347,7 @@ def gca_uot(
     relaxation: float | tuple[float, float] = 1.0,
     conditional: bool = False,
     marginal_weight: float | tuple[float, float] = 0.0,
-    marginal_divergence: str = "kl",
+    marginal_divergence: Literal["kl", "total-variation"] = "kl",
     entropy_weight: float = 0.0,
     rince_weight: float = 0.0,
     q: float = 0.6,
@@ -458,7 +459,7 @@ def iot_uniform(
 
 @register_objective(_IOT_CITATION, r"-\tfrac1N \sum_i \log \tfrac1n \big(1 + \sum_j (C_{ij} - C_{i+})\big)")
 def iot_quadratic(
-    constraint: str = "rows", closed_form: bool = True, layout: str = "joint", temperature: TemperatureLike = 1.0
+    constraint: str = "rows", closed_form: bool = True, layout: LayoutName = "joint", temperature: TemperatureLike = 1.0
 ) -> Loss:
     """Inverse optimal transport (IOT-CL) with a quadratic regularizer, sparsemax in place of softmax.
 
@@ -507,7 +508,7 @@ def align_uniform(weight: float = 1.0) -> Loss:
 def pairwise(
     preset: str | None = None,
     temperature: TemperatureLike | None = None,
-    negatives: str = "both",
+    negatives: Literal["both", "same", "other"] = "both",
     epsilon: float = 1.0,
     c: float = 1.0,
     phi: Callable[[Tensor], Tensor] | None = None,
@@ -560,7 +561,7 @@ def alpha_cl(
     p: float = 4.0,
     gamma: float = 2.0,
     detach: bool = True,
-    negatives: str = "both",
+    negatives: Literal["both", "same", "other"] = "both",
     normalize: bool = True,
     phi: Callable[[Tensor], Tensor] | None = None,
 ) -> Loss:
@@ -626,7 +627,7 @@ def alpha_cl(
 @register_objective(
     f"{_ALPHA_CL_CITATION}, the quadratic loss.", r"\tfrac1{2n} \sum_i \tfrac1{2n-2} \sum_j (d_i^2 - d_{ij}^2)"
 )
-def quadratic(negatives: str = "both") -> Loss:
+def quadratic(negatives: Literal["both", "same", "other"] = "both") -> Loss:
     """Squared distance of positives minus mean squared distance of negatives.
 
     Args:
@@ -969,14 +970,14 @@ def x_clr(temperature: TemperatureLike = 0.1, teacher_temperature: float = 0.1) 
     "Solatorio (2024), GISTEmbed: guided in-sample selection of training negatives for text embedding fine-tuning.",
     r"\text{InfoNCE over } j = i \text{ or } g_{ij} \leq g_{ii} - m,\; g \text{ a teacher's cosine}",
 )
-def guided(temperature: TemperatureLike = 0.1, margin: float = 0.0, layout: str = "cross") -> Loss:
+def guided(temperature: TemperatureLike = 0.1, margin: float = 0.0, layout: LayoutName = "cross") -> Loss:
     """GISTEmbed: InfoNCE without the negatives that a teacher (``features=``) finds too similar.
 
     The paper's loss goes in one direction, and has the pairs within each view in the same denominator.
 
     Args:
         temperature: in units of the cosine.
-        margin: required difference between positive and negative, in units of the teacher's cosine.
+        margin: leaves out negatives above the positive minus this, in units of the teacher's cosine.
         layout: ``"cross"``, both directions averaged, or ``"joint"``, all embeddings of both views.
 
     >>> import torch

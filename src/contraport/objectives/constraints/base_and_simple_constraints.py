@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, TypeAlias
+from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -52,7 +52,7 @@ class Constraint(BooleanFieldCheckMixin, ABC):
 
     differentiable: ClassVar[bool] = True
     requires_ids: ClassVar[bool] = False
-    marginals: str = "uniform"
+    marginals: Literal["uniform", "weights"] = "uniform"
 
     @property
     def has_exact_zeros(self) -> bool:

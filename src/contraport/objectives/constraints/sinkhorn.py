@@ -7,7 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -333,7 +333,7 @@ class Balanced(AlternatingConstraint):
 
     iterations: int = 5
     tolerance: float | None = None
-    marginals: str = "uniform"
+    marginals: Literal["uniform", "weights"] = "uniform"
 
 
 @accept_deprecated_keywords(price="marginal_divergence")
@@ -373,9 +373,9 @@ class Unbalanced(AlternatingConstraint):
     relaxation: float | tuple[float, float] = 1.0
     iterations: int = 5
     reference: str = "product"
-    marginal_divergence: str = "kl"
+    marginal_divergence: Literal["kl", "total-variation"] = "kl"
     tolerance: float | None = None
-    marginals: str = "uniform"
+    marginals: Literal["uniform", "weights"] = "uniform"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -343,8 +343,8 @@ class MarginalPenalty(Divergence):
     0.4428
     """
 
-    divergence: str = "kl"
-    sides: str = "both"
+    divergence: Literal["kl", "squared-l2", "total-variation", "jensen-shannon"] = "kl"
+    sides: Literal["both", "rows", "columns"] = "both"
 
     def __post_init__(self) -> None:
         check_name("divergence", self.divergence, ("kl", "squared-l2", "total-variation", "jensen-shannon"))
