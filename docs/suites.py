@@ -23,7 +23,7 @@ from contraport.comparison.statistics_and_verdicts import (
     NOT_HELD,
     PARTLY,
     UNDECIDED,
-    EpochMean,
+    SeedMeanAtEpoch,
     TableEntry,
     from_json_record,
 )
@@ -106,7 +106,7 @@ def read_results(path: Path) -> Measured:
         values["rows"],
         values["columns"],
         entries,
-        epoch_means=[from_json_record(EpochMean, record) for record in values.get("waypoints", [])],
+        epoch_means=[from_json_record(SeedMeanAtEpoch, record) for record in values.get("waypoints", [])],
         reference_metrics=values.get("references", {}),
         search_spaces=values.get("spaces", {}),
         search_trials=values.get("trials", []),

@@ -28,7 +28,7 @@ from contraport.comparison import jobs as running
 from contraport.comparison.compare_command import _build_command_and_machine_record, _list_table_cells_ready_to_run
 from contraport.comparison.comparison_result import Comparison
 from contraport.comparison.comparison_tables import format_mean_and_half_width, format_means_table
-from contraport.comparison.grid import Cell
+from contraport.comparison.grid import TrainingCell
 from contraport.comparison.grid_builder import build_grid
 from contraport.comparison.jobs import (
     CellJob,
@@ -172,7 +172,7 @@ def test_references_use_the_representation_of_their_row(tmp_path: Path) -> None:
     options = SMALL | {"objectives": ["info-nce"], "over": ["representation=concatenate,projection"], "seeds": 1}
     grid = build_grid(options | {"out": tmp_path})
     rows = ["info-nce, representation concatenate", "info-nce, representation projection"]
-    assert [*grid.encoder_changes_by_reference_row] == rows
+    assert [*grid.untrained_encoder_changes_by_row] == rows
     result = compare(**options, out=tmp_path)
     names = ["untrained encoder", "raw inputs", "untrained encoder, representation projection"]
     assert [*result.reference_metrics] == names
@@ -186,12 +186,12 @@ def test_references_use_the_representation_of_their_row(tmp_path: Path) -> None:
 def test_rows_with_the_same_encoder_share_references(tmp_path: Path) -> None:
     rows = ["info-nce", "simsiam", "gca-uot:relaxation=0.2", "info-nce:encoder=small-cnn", "nt-xent:encoder=small-cnn"]
     grid = build_grid(SMALL | {"objectives": rows, "baseline": "gca-uot:relaxation=0.2", "out": tmp_path})
-    assert grid.encoder_changes_by_reference_row == {
+    assert grid.untrained_encoder_changes_by_row == {
         "gca-uot:relaxation=0.2": {},
         "info-nce:encoder=small-cnn": {"encoder": "small-cnn"},
     }
     suite = build_grid({"suite": "multiview", "out": tmp_path})
-    assert [*suite.encoder_changes_by_reference_row] == ["2 views"], "expected one reference row for all rows"
+    assert [*suite.untrained_encoder_changes_by_row] == ["2 views"], "expected one reference row for all rows"
 
 
 def test_job_results_and_commands(tmp_path: Path) -> None:
@@ -346,7 +346,7 @@ def test_only_selected_settings_remain_after_a_search(tmp_path: Path, capsys: py
     grid = build_grid(options)
     first, second = build_trial_cells(grid, grid.rows[0], grid.columns[0])
 
-    def num_remaining_after(build_entry: Cell, **result: Any) -> str:
+    def num_remaining_after(build_entry: TrainingCell, **result: Any) -> str:
         job = build_cell_job(grid, build_entry)
         job.result_path.parent.mkdir(parents=True, exist_ok=True)
         job.result_path.write_text(json.dumps({"measures": ["knn"], **result}))
@@ -356,7 +356,7 @@ def test_only_selected_settings_remain_after_a_search(tmp_path: Path, capsys: py
     assert num_remaining_after(first, values={"knn": 0.5}) == "5"
     assert num_remaining_after(second, values={"knn": 0.9}) == "4"
     selected = {name: value for name, value in second.options.items() if name != "validation"}
-    final = Cell(second.row, second.column, selected | {"seed": 0})
+    final = TrainingCell(second.row, second.column, selected | {"seed": 0})
     assert num_remaining_after(final, values={"knn": 0.9}, references={"raw": {}}) == "3"
     num_remaining_after(first, failed="the loss is nan")
     assert num_remaining_after(second, failed="the loss is nan") == "3", (

@@ -10,7 +10,7 @@ from contraport.encoders.builtin_networks import (
     NGRAM_SIZES,
     NUM_HASH_BUCKETS,
     NgramEmbeddingTextEncoder,
-    WeightedNgramTextEncoder,
+    WeightedNgramCountEncoder,
     WordAndNgramHasher,
     vectorize_texts,
 )
@@ -95,7 +95,7 @@ def test_text_encoder_rejects_images(name):
 
 @torch.no_grad()
 def test_weighted_ngrams_start_at_raw_counts_and_scale_each_hash():
-    encoder = WeightedNgramTextEncoder(()).eval()
+    encoder = WeightedNgramCountEncoder(()).eval()
     batch = texts_to_tensor([*TEXTS, ""])
     assert torch.equal(encoder(batch), vectorize_texts(batch, encoder.num_features))
     torch.nn.init.normal_(encoder.log_weights.weight, std=0.03)
@@ -116,14 +116,14 @@ def test_short_ngrams_count_words_and_ngrams_of_two_to_four_bytes():
     counts = torch.bincount(torch.tensor([*words, *ngrams]) % encoder.num_features, minlength=encoder.num_features)
     features = encoder(texts_to_tensor(["ann lee", "stefan meier", "stephan maier"]))
     torch.testing.assert_close(features[0], torch.nn.functional.normalize(counts.float(), dim=0))
-    longer = WeightedNgramTextEncoder(()).eval()(texts_to_tensor(["stefan meier", "stephan maier"]))
+    longer = WeightedNgramCountEncoder(()).eval()(texts_to_tensor(["stefan meier", "stephan maier"]))
     assert features[1] @ features[2] > 1.5 * longer[0] @ longer[1]
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_weighted_ngrams_in_half_precision(dtype):
-    encoder, batch = WeightedNgramTextEncoder(()).eval(), texts_to_tensor([*TEXTS, ""])
+    encoder, batch = WeightedNgramCountEncoder(()).eval(), texts_to_tensor([*TEXTS, ""])
     torch.nn.init.constant_(encoder.log_weights.weight, 12 / LOG_WEIGHT_SCALE)  # beyond the range of float16
     torch.testing.assert_close(encoder.to(dtype)(batch), vectorize_texts(batch, encoder.num_features).to(dtype))
 
@@ -132,7 +132,7 @@ def test_weighted_ngrams_learn_discriminative_words():
     rare = [f"w{number * 7919}" for number in range(64)]
     one, other = (texts_to_tensor([f"{start} {word} library" for word in rare]) for start in ("the", "my"))
     torch.manual_seed(0)
-    encoder = WeightedNgramTextEncoder(())
+    encoder = WeightedNgramCountEncoder(())
     optimizer = torch.optim.Adam(encoder.parameters(), lr=1e-3)
     for _ in range(30):
         optimizer.zero_grad()

@@ -71,12 +71,12 @@ ENCODERS: dict[str, EncoderEntry] = {
             "weighted-ngrams",
             "counts of words and n-grams with learned weights, for pairs of texts that share words; starts at the raw "
             "counts",
-            "contraport.encoders.builtin_networks:WeightedNgramTextEncoder",
+            "contraport.encoders.builtin_networks:WeightedNgramCountEncoder",
         ),
         EncoderEntry(
             "short-ngrams",
             "weighted-ngrams of 2 to 4 bytes, for names and records with typing errors",
-            "contraport.encoders.builtin_networks:ShortNgramTextEncoder",
+            "contraport.encoders.builtin_networks:ShortNgramCountEncoder",
         ),
     )
 }

@@ -23,7 +23,7 @@ from contraport._utils.progress import make_console_without_markup
 from contraport._version import __version__
 from contraport.comparison.command_options import COMPARE_COMMAND_SPEC, parse_duration
 from contraport.comparison.comparison_result import Comparison
-from contraport.comparison.grid import Cell, Grid
+from contraport.comparison.grid import Grid, TrainingCell
 from contraport.comparison.grid_builder import build_grid
 from contraport.comparison.jobs import (
     CellJob,
@@ -63,10 +63,10 @@ from contraport.training.dry_run import format_duration, train_timed_steps
 from contraport.training.settings_and_run_folder import resolve_settings
 from contraport.training.train import reduce_default_batch_size
 
-OnCellDone: TypeAlias = Callable[[Cell, JobResult], None]
+OnCellDone: TypeAlias = Callable[[TrainingCell, JobResult], None]
 """Callback that receives each finished training run with its result."""
 
-TrialCellsByRowAndColumn = Mapping[tuple[str, str], list[Cell]]
+TrialCellsByRowAndColumn = Mapping[tuple[str, str], list[TrainingCell]]
 """Hyperparameter trials by row name and column name."""
 
 
@@ -153,7 +153,9 @@ def _check_output_folder(out: Path) -> None:
         check_new_or_empty_folder("out", out)
 
 
-def _run_cells(grid: Grid, cells: Sequence[Cell], budget: TimeBudget, on_done: OnCellDone) -> dict[str, JobResult]:
+def _run_cells(
+    grid: Grid, cells: Sequence[TrainingCell], budget: TimeBudget, on_done: OnCellDone
+) -> dict[str, JobResult]:
     """Train and evaluate the given runs, and return finished results by folder name.
 
     Raises:
@@ -200,7 +202,9 @@ def _choose_default_metric_keys(grid: Grid) -> tuple[str, ...]:
     raise UsageError(f"no training run could start: {refusals[0]}", kind="all_refused")
 
 
-def _list_trial_and_table_cells(grid: Grid, trials: TrialCellsByRowAndColumn, selection_metric: Metric) -> list[Cell]:
+def _list_trial_and_table_cells(
+    grid: Grid, trials: TrialCellsByRowAndColumn, selection_metric: Metric
+) -> list[TrainingCell]:
     """List the runs of the hyperparameter search, then those of the comparison table.
 
     Where a hyperparameter search is not finished, the cells of the table still have the default settings.
@@ -215,7 +219,7 @@ def _list_trial_and_table_cells(grid: Grid, trials: TrialCellsByRowAndColumn, se
 
 def _list_table_cells_ready_to_run(
     grid: Grid, trials: TrialCellsByRowAndColumn, results: Mapping[str, JobResult], selection_metric: Metric
-) -> list[Cell]:
+) -> list[TrainingCell]:
     """List the table's training runs whose hyperparameters are already determined."""
     cells = []
     for cell in grid.cells_of_all_seeds:
@@ -224,11 +228,11 @@ def _list_table_cells_ready_to_run(
             cells.append(cell)
         elif (best := find_best_trial_if_all_done(own_trials, results, selection_metric)) is not None:
             options = {key: value for key, value in best.options.items() if key != "validation"}
-            cells.append(Cell(best.row, best.column, {**options, "seed": cell.seed}))
+            cells.append(TrainingCell(best.row, best.column, {**options, "seed": cell.seed}))
     return cells
 
 
-def _build_cell_settings_and_components(grid: Grid, cell: Cell) -> tuple[Settings, TrainingComponents]:
+def _build_cell_settings_and_components(grid: Grid, cell: TrainingCell) -> tuple[Settings, TrainingComponents]:
     """Build the training settings and components of a run."""
     settings = resolve_settings({**cell.options, **grid.machine_options})
     dataset = build_dataset(settings)
@@ -237,7 +241,7 @@ def _build_cell_settings_and_components(grid: Grid, cell: Cell) -> tuple[Setting
     return settings, build_components(settings, dataset=dataset)
 
 
-def _check_metrics_and_estimate_seconds(grid: Grid, cell: Cell, *, estimate: bool) -> float | None:
+def _check_metrics_and_estimate_seconds(grid: Grid, cell: TrainingCell, *, estimate: bool) -> float | None:
     """Check that at least one metric can be computed, and estimate the training time.
 
     The time is estimated from a few steps. It is None without `estimate`, or if the training run would be refused.
@@ -300,7 +304,7 @@ def _provide_progress_callback(console: Console | None, total: int) -> Iterator[
     if not console.is_terminal:
         started, done = time.monotonic(), 0
 
-        def print_line(cell: Cell, result: JobResult) -> None:
+        def print_line(cell: TrainingCell, result: JobResult) -> None:
             nonlocal done
             done += 1
             seconds = (time.monotonic() - started) / done * (total - done)
@@ -324,7 +328,7 @@ def _provide_progress_callback(console: Console | None, total: int) -> Iterator[
         yield lambda cell, result: progress.update(bar, advance=1, cell=_describe_first_metric_or_failure(cell, result))
 
 
-def _describe_first_metric_or_failure(cell: Cell, result: JobResult) -> str:
+def _describe_first_metric_or_failure(cell: TrainingCell, result: JobResult) -> str:
     """Describe a finished training run by its first metric, or by its failure."""
     kind = f"seed {cell.seed}" if cell.trial_number is None else f"trial {cell.trial_number}"
     values, (metric, *_) = result.get("values", {}), select_metrics_keeping_order(result["measures"])
@@ -379,7 +383,7 @@ def _build_comparison(
 
 
 def _save_comparison(
-    grid: Grid, comparison: Comparison, cells: Sequence[Cell], results: JobAndResultByRowColumnSeed
+    grid: Grid, comparison: Comparison, cells: Sequence[TrainingCell], results: JobAndResultByRowColumnSeed
 ) -> None:
     """Write tables, figure, HTML page, commands and `results.json` of a comparison."""
     records = [
@@ -420,7 +424,7 @@ def _reference_metrics_by_name_and_column(
     References are evaluated with the first seed only.
     """
     values: dict[str, dict[str, dict[str, float]]] = {}
-    for row, differing in grid.encoder_changes_by_reference_row.items():
+    for row, differing in grid.untrained_encoder_changes_by_row.items():
         suffix = "".join(f", {key} {value}" for key, value in differing.items())
         for key, name in BASELINE_TITLES.items():
             if key == "raw" and not {"given_views", "image_size"} & differing.keys() and differing:

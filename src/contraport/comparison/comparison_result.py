@@ -13,12 +13,12 @@ from contraport.comparison.comparison_tables import (
     list_table_captions_and_tables,
 )
 from contraport.comparison.seed_intervals import MAX_PREDICTED_SEEDS
-from contraport.comparison.statistics_and_verdicts import ClaimVerdict, EpochMean, TableEntry, to_json_record
+from contraport.comparison.statistics_and_verdicts import ClaimVerdict, SeedMeanAtEpoch, TableEntry, to_json_record
 from contraport.comparison.summary_sentences import (
     explain_verdict,
     summarize_first_metric,
     summarize_seeds_to_decide,
-    summarize_significant_metrics,
+    summarize_significant_row_differences,
 )
 from contraport.metrics import Metric, select_metrics_keeping_order
 from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
@@ -61,7 +61,7 @@ class Comparison:
     columns: list[str]
     entries: list[TableEntry]
     claim_verdicts: list[ClaimVerdict] = field(default_factory=list)
-    epoch_means: list[EpochMean] = field(default_factory=list)
+    epoch_means: list[SeedMeanAtEpoch] = field(default_factory=list)
     reference_metrics: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     search_spaces: dict[str, dict[str, str]] = field(default_factory=dict)
     search_trials: list[dict[str, Any]] = field(default_factory=list)
@@ -130,7 +130,7 @@ class Comparison:
             return []
         return [
             summarize_first_metric(self, column)
-            + summarize_significant_metrics(self, column)
+            + summarize_significant_row_differences(self, column)
             + summarize_seeds_to_decide(self, column)
             for column in self.columns
         ]

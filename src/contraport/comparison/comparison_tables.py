@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from contraport.comparison.statistics_and_verdicts import EpochMean, TableEntry
+from contraport.comparison.statistics_and_verdicts import SeedMeanAtEpoch, TableEntry
 from contraport.metrics import Metric
 
 if TYPE_CHECKING:
     from contraport.comparison.comparison_result import Comparison
 
 
-def format_mean_and_half_width(metric: Metric, entry: TableEntry | EpochMean | None) -> str:
+def format_mean_and_half_width(metric: Metric, entry: TableEntry | SeedMeanAtEpoch | None) -> str:
     """Format a mean with its interval's half-width, such as "84.2 ± 1.1".
 
     Without a mean, the text is "failed" if training failed, otherwise a dash.

@@ -80,7 +80,7 @@ class Claim(NamedTuple):
     requires_all: bool = False
 
 
-class Cell(NamedTuple):
+class TrainingCell(NamedTuple):
     """Training run of one objective on one data set with one seed.
 
     Attributes:
@@ -139,15 +139,15 @@ class Grid:
 
     def build_cell(
         self, row: Row, column: Column, seed: int, *, trial_number: int | None = None, **overrides: Any
-    ) -> Cell:
+    ) -> TrainingCell:
         """Build the training run of an objective, a data set and a seed."""
         options: dict[str, Any] = {}
         for layer in (self.common_options, {"data": column.data}, column.options, row.options, overrides):
             options = merge_train_options(options, layer)
-        return Cell(row, column, {**options, "seed": seed}, trial_number)
+        return TrainingCell(row, column, {**options, "seed": seed}, trial_number)
 
     @property
-    def cells_of_all_seeds(self) -> list[Cell]:
+    def cells_of_all_seeds(self) -> list[TrainingCell]:
         """All training runs of the comparison, ordered by seed, without hyperparameter trials.
 
         The first cells are thus a complete table with fewer seeds.
@@ -156,8 +156,8 @@ class Grid:
         return [self.build_cell(row, column, seed) for seed, column, row in places]
 
     @cached_property
-    def encoder_changes_by_reference_row(self) -> dict[str, dict[str, Any]]:
-        """Encoder options of each reference row that differ from those of the baseline.
+    def untrained_encoder_changes_by_row(self) -> dict[str, dict[str, Any]]:
+        """Options of each distinct untrained encoder that differ from the baseline, by row.
 
         The untrained encoder and the raw inputs are evaluated too for these rows: the baseline, and the first row of
         each other encoder or representation. Metrics of another representation do not show what training added.

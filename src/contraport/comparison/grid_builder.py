@@ -82,7 +82,7 @@ def build_grid(explicit_options: OptionMap) -> Grid:
     changed = {name: value for name, value in shared.items() if value != defaults.get(name)}
     common = replace_deprecated_options(TRAIN_OPTIONS, options.train or {}) | changed
     check_train_options("train", common)
-    _check_same_test_items(rows, common, [column.options for column in columns])
+    _check_rows_share_test_set(rows, common, [column.options for column in columns])
     claims = tuple(parse_claim(value) for value in values.get("claims", ()))
     is_whole = not explicit_options.keys() & {"objectives", "settings", "over", "quick"}
     _check_names_in_claims(claims, rows, columns, metrics_only=not is_whole)
@@ -90,7 +90,7 @@ def build_grid(explicit_options: OptionMap) -> Grid:
     return Grid(title, rows, columns, baseline, common, claims, options, explicit_options)
 
 
-def _check_same_test_items(rows: Sequence[Row], common_options: OptionMap, column_options: Sequence[OptionMap]) -> None:
+def _check_rows_share_test_set(rows: Sequence[Row], common_options: OptionMap, column_options: list[OptionMap]) -> None:
     """Raise `UsageError` if the options of a comparison row change the test items.
 
     A row may set the number of training items if `test_items` fixes the number of test items for all.

@@ -23,7 +23,7 @@ import torch
 from contraport._utils.files import write_json
 from contraport._utils.formatting import format_flags, format_keyword_or_flag
 from contraport._utils.locks import lock_folder
-from contraport.comparison.grid import Cell, Grid
+from contraport.comparison.grid import Grid, TrainingCell
 from contraport.data.split_digests import SplitDigests
 from contraport.errors import FolderInUseError, UsageError, check, message_if_out_of_memory
 from contraport.evaluation.evaluate import evaluate
@@ -114,7 +114,7 @@ def check_data_unchanged(jobs: Iterable[CellJob]) -> None:
         )
 
 
-def build_cell_job(grid: Grid, cell: Cell) -> CellJob:
+def build_cell_job(grid: Grid, cell: TrainingCell) -> CellJob:
     """Build the job that trains and evaluates one run of the comparison."""
     is_first = cell.trial_number is None and cell.seed == 0
     return CellJob(
@@ -122,7 +122,7 @@ def build_cell_job(grid: Grid, cell: Cell) -> CellJob:
         to_config_value(cell.options),
         grid.machine_options,
         tuple(grid.compare_options.metrics),
-        evaluates_references=is_first and cell.row.name in grid.encoder_changes_by_reference_row,
+        evaluates_references=is_first and cell.row.name in grid.untrained_encoder_changes_by_row,
     )
 
 

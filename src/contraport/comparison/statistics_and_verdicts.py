@@ -34,7 +34,7 @@ JobAndResultByRowColumnSeed = Mapping[tuple[str, str, int], tuple[CellJob, JobRe
 """Job and result of each training run, by row, column and seed."""
 
 
-RecordT = TypeVar("RecordT", "TableEntry", "EpochMean")
+RecordT = TypeVar("RecordT", "TableEntry", "SeedMeanAtEpoch")
 
 
 class CellValues(NamedTuple):
@@ -81,7 +81,7 @@ class TableEntry(NamedTuple):
     num_seeds_to_decide: int | None = None
 
 
-class EpochMean(NamedTuple):
+class SeedMeanAtEpoch(NamedTuple):
     """Mean of one metric over seeds, at one epoch."""
 
     row_name: str
@@ -101,10 +101,10 @@ _RECORD_KEY_BY_FIELD = {
     "first_failure_reason": "failed",
     "missing_difference_reason": "missing_interval_reason",
 }
-"""Keys in `results.json` by field of `TableEntry` or `EpochMean`, for fields that have another name there."""
+"""Keys in `results.json` by field of `TableEntry` or `SeedMeanAtEpoch`, for fields that have another name there."""
 
 
-def to_json_record(entry: TableEntry | EpochMean) -> dict[str, Any]:
+def to_json_record(entry: TableEntry | SeedMeanAtEpoch) -> dict[str, Any]:
     """Convert a table entry, or a mean over seeds at one epoch, to its JSON record."""
     return {
         _RECORD_KEY_BY_FIELD.get(name, name): list(value) if isinstance(value, tuple) else value
@@ -113,7 +113,7 @@ def to_json_record(entry: TableEntry | EpochMean) -> dict[str, Any]:
 
 
 def from_json_record(kind: type[RecordT], record: Mapping[str, Any]) -> RecordT:
-    """Convert a JSON record to a `TableEntry` or an `EpochMean`."""
+    """Convert a JSON record to a `TableEntry` or a `SeedMeanAtEpoch`."""
     keys = {name: _RECORD_KEY_BY_FIELD.get(name, name) for name in kind._fields}
     fields = {name: record[key] for name, key in keys.items() if key in record or name not in kind._field_defaults}
     for name, interval in (("interval", Interval), ("difference", Difference)):
@@ -287,7 +287,7 @@ def _predict_num_seeds_if_undecided(difference: DifferenceAndVariances, metric: 
     return predict_num_seeds_to_decide(is_decided, [difference], comparisons=comparisons)
 
 
-def compute_seed_means_by_epoch(grid: Grid, results: JobAndResultByRowColumnSeed) -> list[EpochMean]:
+def compute_seed_means_by_epoch(grid: Grid, results: JobAndResultByRowColumnSeed) -> list[SeedMeanAtEpoch]:
     """Compute each metric's mean over seeds at the intermediate and last epochs."""
     means = []
     for metric, column, row in itertools.product(grid.metrics, grid.columns, grid.rows):
@@ -300,7 +300,7 @@ def compute_seed_means_by_epoch(grid: Grid, results: JobAndResultByRowColumnSeed
         for epoch, values in sorted(by_epoch.items()):
             array = np.array(values)
             mean, interval = float(array.mean()), mean_interval_over_seeds(array)
-            means.append(EpochMean(row.name, column.name, metric.key, epoch, mean, interval))
+            means.append(SeedMeanAtEpoch(row.name, column.name, metric.key, epoch, mean, interval))
     return means
 
 

@@ -87,7 +87,7 @@ def _describe_mean_with_interval(metric: Metric, entry: TableEntry) -> str:
     return value
 
 
-def summarize_significant_metrics(comparison: Comparison, column: str) -> str:
+def summarize_significant_row_differences(comparison: Comparison, column: str) -> str:
     """Return a sentence on the metrics with significant differences from the baseline."""
     metrics, clauses, equal = comparison.metrics, [], []
     others = [row for row in comparison.rows if row != comparison.baseline]

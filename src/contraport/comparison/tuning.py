@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from torch.quasirandom import SobolEngine
 
-from contraport.comparison.grid import Cell, Column, Grid, OptionMap, Row, merge_train_options
+from contraport.comparison.grid import Column, Grid, OptionMap, Row, TrainingCell, merge_train_options
 from contraport.comparison.grid_builder import get_objective_signature_parameters
 from contraport.metrics import Metric
 
@@ -93,7 +93,7 @@ def settings_tuned_only_elsewhere_by_row(rows: Sequence[Row], common_options: Op
     return {name: keys for name, keys in fixed.items() if keys}
 
 
-def build_trial_cells(grid: Grid, row: Row, column: Column) -> list[Cell]:
+def build_trial_cells(grid: Grid, row: Row, column: Column) -> list[TrainingCell]:
     """Build the hyperparameter search trials for one cell of the comparison table."""
     space = build_search_space(row, grid.common_options)
     points: list[list[float]] = []
@@ -113,8 +113,8 @@ def build_trial_cells(grid: Grid, row: Row, column: Column) -> list[Cell]:
 
 
 def find_best_trial_if_all_done(
-    trials: Sequence[Cell], results: Mapping[str, Mapping[str, Any]], metric: Metric
-) -> Cell | None:
+    trials: Sequence[TrainingCell], results: Mapping[str, Mapping[str, Any]], metric: Metric
+) -> TrainingCell | None:
     """Return the trial with the best validation metric once all trials are finished.
 
     It is None before, and if all trials failed.

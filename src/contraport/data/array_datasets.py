@@ -93,7 +93,7 @@ def from_arrays(
     ]
     for place, view in arrays.items():
         if isinstance(view, np.ndarray):
-            warn_of_float32_rounding(name if len(arrays) == 1 else f"{name}: {place}", find_extremes_if_rounded(view))
+            warn_of_float32_rounding(name if len(arrays) == 1 else f"{name}: {place}", extremes_if_float32_rounds(view))
     rows = [len(store) for store in stores]
     check(len(set(rows)) == 1, f"{argument}: the views must have equal numbers of rows, got {rows}.", "rows")
     label_codes, class_names = factorize_to_tensor("labels", labels)
@@ -303,7 +303,7 @@ def _check_finite(argument: str, original_and_float32_blocks: Iterable[tuple[np.
     check(bool(finite.all()), message, "overflow" if is_given_finite else "not_finite")
 
 
-def find_extremes_if_rounded(values: np.ndarray) -> list[np.ndarray]:
+def extremes_if_float32_rounds(values: np.ndarray) -> list[np.ndarray]:
     """Return the minima and maxima per feature, or [] if float32 holds the type exactly."""
     if values.dtype.kind not in "iuf" or np.can_cast(values.dtype, np.float32):
         return []
@@ -320,14 +320,14 @@ def warn_of_float32_rounding(data_name: str, extremes: list[np.ndarray], column_
         near = (high - low < 200 * np.spacing(largest.astype(np.float32))) & (high - low > 1e-12 * largest)
         if near.any():
             names = column_names if len(column_names) == len(low) else range(len(low))
-            _warn_once(data_name, tuple([names[place] for place in np.flatnonzero(near).tolist()]), low.tobytes())
+            _warn_once_of_rounding(data_name, tuple([names[i] for i in np.flatnonzero(near).tolist()]), low.tobytes())
 
 
 @lru_cache
-def _warn_once(data_name: str, names: tuple[Any, ...], _content: bytes) -> None:
+def _warn_once_of_rounding(data_name: str, column_names: tuple[Any, ...], _content: bytes) -> None:
     """Log the warning once for all splits of the same data."""
     message = "%s: rounding to float32 changes %s of small spread: %s; subtract the minimum first"
-    _log.warning(message, data_name, pluralize(len(names), "column"), list(names[:10]))
+    _log.warning(message, data_name, pluralize(len(column_names), "column"), list(column_names[:10]))
 
 
 def factorize(argument: str, values: ArrayLikeOrTensor) -> tuple[Codes, tuple[str, ...]]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from contraport._utils.formatting import pluralize
 from contraport._utils.text_bytes import TEXT_SHAPE
 from contraport.data.duplicate_groups import assign_view_content_ids
-from contraport.data.stores import ReorderedStore, Shape, Store, SubsetStore, combine_views
+from contraport.data.stores import ReorderedColumnStore, Shape, Store, SubsetStore, combine_views
 from contraport.errors import UsageError, check
 from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
 
@@ -325,7 +325,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         stores = [self.store.select_views((view,)) for view in range(len(ordered))]
         for view, (new, old) in enumerate(zip(ordered, self.column_names, strict=True)):
             if new != old:
-                stores[view] = ReorderedStore(stores[view], tuple(map(old.index, new)))
+                stores[view] = ReorderedColumnStore(stores[view], tuple(map(old.index, new)))
         return self.replace_fields(store=combine_views(stores), column_names=ordered, stored_digests=None)
 
     def subset(self, positions: Tensor, split: str | None = None) -> Dataset:

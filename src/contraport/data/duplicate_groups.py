@@ -83,7 +83,7 @@ def assign_view_content_ids(digests: Tensor, present: Tensor | None = None) -> T
     return ids if present is None else torch.where(present, ids, -1 - torch.arange(len(ids))[:, None])
 
 
-class ContentGroups(NamedTuple):
+class SharedContentGroups(NamedTuple):
     """Groups of items that share content in at least one view.
 
     Attributes:
@@ -95,7 +95,7 @@ class ContentGroups(NamedTuple):
     used_view_indices: tuple[int, ...]
 
 
-def group_by_shared_content(view_content_ids: Tensor, max_group_size: float) -> ContentGroups:
+def group_by_shared_content(view_content_ids: Tensor, max_group_size: float) -> SharedContentGroups:
     """Group items that share content, directly or through other items.
 
     A view that would make a group of more than `max_group_size` items, such as captions that name only a class, is
@@ -104,9 +104,9 @@ def group_by_shared_content(view_content_ids: Tensor, max_group_size: float) -> 
 
     >>> ids = torch.tensor([[0, 0], [0, 1], [2, 1], [3, 3]])
     >>> group_by_shared_content(ids, max_group_size=3)
-    ContentGroups(group_ids=array([0, 0, 0, 1]), used_view_indices=(0, 1))
+    SharedContentGroups(group_ids=array([0, 0, 0, 1]), used_view_indices=(0, 1))
     >>> group_by_shared_content(ids, max_group_size=2)
-    ContentGroups(group_ids=array([0, 0, 1, 2]), used_view_indices=(0,))
+    SharedContentGroups(group_ids=array([0, 0, 1, 2]), used_view_indices=(0,))
     """
     sizes = [int(torch.unique(column, return_counts=True)[1].max()) for column in view_content_ids.unbind(1)]
     from scipy.sparse import coo_array
@@ -124,7 +124,7 @@ def group_by_shared_content(view_content_ids: Tensor, max_group_size: float) -> 
         if not views or np.bincount(joined).max() <= max_group_size:
             groups = joined
             views.append(view)
-    return ContentGroups(number_by_first_occurrence(torch.from_numpy(groups)).numpy(), tuple(sorted(views)))
+    return SharedContentGroups(number_by_first_occurrence(torch.from_numpy(groups)).numpy(), tuple(sorted(views)))
 
 
 def number_by_first_occurrence(values: Tensor) -> Tensor:

@@ -51,12 +51,12 @@ class SplitDigests:
         train_digests: unique sorted digests of the training items, over those views whose contents tell items apart,
             int64; empty if items may differ at each fetch.
         test_digests: digests of the held-out items; empty if none were held out.
-        fingerprint: fingerprint of the training items; see `fingerprint_dataset`.
+        train_fingerprint: fingerprint of the training items; see `fingerprint_dataset`.
     """
 
     train_digests: NDArray[np.int64]
     test_digests: NDArray[np.int64]
-    fingerprint: str
+    train_fingerprint: str
 
     @classmethod
     def from_datasets_unless_stream(cls, train: Dataset, test: Dataset | None) -> Self | None:
@@ -96,12 +96,12 @@ class SplitDigests:
     @property
     def digest_of_both_splits(self) -> str:
         """Hexadecimal SHA-256 over both splits' digests and the dataset fingerprint."""
-        parts = self.train_digests.tobytes(), self.test_digests.tobytes(), self.fingerprint.encode()
+        parts = self.train_digests.tobytes(), self.test_digests.tobytes(), self.train_fingerprint.encode()
         return hashlib.sha256(b"|".join(parts)).hexdigest()
 
     def to_arrays(self) -> dict[str, Any]:
         """Return the digests as named arrays, to be saved."""
-        return {"train": self.train_digests, "test": self.test_digests, "fingerprint": np.array(self.fingerprint)}
+        return {"train": self.train_digests, "test": self.test_digests, "fingerprint": np.array(self.train_fingerprint)}
 
     def training_overlap_mask(self, dataset: Dataset) -> Tensor:
         """Return a mask of the items that share a view with training items, ``(n,)``."""

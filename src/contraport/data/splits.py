@@ -95,12 +95,12 @@ def max_held_out_group_size(length: int, test_fraction: float = DEFAULT_TEST_FRA
 
 
 def get_test_and_unused_masks(
-    split_names: np.ndarray, source_name: str, *, split: str = "train"
+    split_names: np.ndarray, source_name: str, *, loaded_split: str = "train"
 ) -> tuple[NDArray[np.bool_] | None, NDArray[np.bool_]]:
     """Return two masks: test items, and items that are neither for training nor for tests.
 
     The former is None if only "train" occurs. If a source has both a test and a validation split, the validation split
-    is unused; the log has the number of its items when the split "train" is loaded.
+    is unused; the log has the number of its items if the loaded split is "train".
 
     Raises:
         UsageError: a name is not that of a split, or there is no training item.
@@ -115,7 +115,7 @@ def get_test_and_unused_masks(
     if test_name is None:
         return None, np.zeros(len(lower), dtype=bool)
     is_unused = (lower != "train") & (lower != test_name)
-    if is_unused.any() and split == "train":
+    if is_unused.any() and loaded_split == "train":
         names, rows = sorted({*split_names[is_unused].tolist()}), pluralize(int(is_unused.sum()), "row")
         _log.info("%s: %s of the splits %s are not used; the test split is %r", source_name, rows, names, test_name)
     return lower == test_name, is_unused

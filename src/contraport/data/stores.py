@@ -298,14 +298,14 @@ class SubsetStore(StoreWrapper):
 
 
 @dataclass(frozen=True)
-class ReorderedStore(StoreWrapper):
-    """Store of one view, with its features or channels in another order."""
+class ReorderedColumnStore(StoreWrapper):
+    """Store of one view, with its columns (features or channels) in another order."""
 
-    order: tuple[int, ...]
+    column_order: tuple[int, ...]
     view_content_digests = Store.view_content_digests  # of the reordered items
 
     def fetch_views(self, positions: Tensor) -> tuple[Tensor, ...]:
-        return tuple(view[:, list(self.order)] for view in self.store.fetch_views(positions))
+        return tuple(view[:, list(self.column_order)] for view in self.store.fetch_views(positions))
 
 
 @dataclass(frozen=True)

@@ -93,12 +93,12 @@ class MLP(nn.Module):
 
     num_features = 256
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
+    def __init__(self, item_shape: tuple[int, ...]) -> None:
         super().__init__()
-        check(len(shape) > 0, "encoder: 'mlp' takes numbers, got texts; use 'small-text'.", "shape")
+        check(len(item_shape) > 0, "encoder: 'mlp' takes numbers, got texts; use 'small-text'.", "shape")
         self.layers = nn.Sequential(
             nn.Flatten(),
-            *build_linear_norm_relu(math.prod(shape), MLP_HIDDEN_WIDTH),
+            *build_linear_norm_relu(math.prod(item_shape), MLP_HIDDEN_WIDTH),
             *build_linear_norm_relu(MLP_HIDDEN_WIDTH, MLP_HIDDEN_WIDTH),
             nn.Linear(MLP_HIDDEN_WIDTH, self.num_features),
         )
@@ -117,10 +117,10 @@ class SmallCNN(nn.Module):
 
     num_features = 256
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
+    def __init__(self, item_shape: tuple[int, ...]) -> None:
         super().__init__()
-        _check_item_shape("small-cnn", shape, 3, "images")
-        side, layers, channels = min(shape[1:]), list[nn.Module](), shape[0]
+        _check_item_shape("small-cnn", item_shape, 3, "images")
+        side, layers, channels = min(item_shape[1:]), list[nn.Module](), item_shape[0]
         for width, largest in ((32, 16), (64, 8), (128, 4), (self.num_features, 4)):
             stride = 1 if side <= largest else 2
             layers += [
@@ -163,10 +163,10 @@ class GradientAndHueHistograms(nn.Module):
     True
     """
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
+    def __init__(self, item_shape: tuple[int, ...]) -> None:
         super().__init__()
-        _check_item_shape("gradients", shape, 3, "images")
-        self.colored = shape[0] == 3
+        _check_item_shape("gradients", item_shape, 3, "images")
+        self.colored = item_shape[0] == 3
         of_edges = NUM_ANGLE_BINS * 4 * (HISTOGRAM_CELLS_PER_SIDE - 1) ** 2
         self.num_features = of_edges + self.colored * NUM_ANGLE_BINS * HISTOGRAM_CELLS_PER_SIDE**2
 
@@ -229,10 +229,10 @@ class SmallTCN(nn.Module):
 
     num_features = 128
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
+    def __init__(self, item_shape: tuple[int, ...]) -> None:
         super().__init__()
-        _check_item_shape("small-tcn", shape, 2, "time series")
-        self.entry = nn.Conv1d(shape[0], self.num_features, 1)
+        _check_item_shape("small-tcn", item_shape, 2, "time series")
+        self.entry = nn.Conv1d(item_shape[0], self.num_features, 1)
         self.blocks = nn.Sequential(*(_DilatedResidualBlock(self.num_features, dilation) for dilation in (1, 2, 4, 8)))
 
     def forward(self, series: Tensor) -> Tensor:
@@ -268,11 +268,11 @@ def build_linear_norm_relu(in_features: int, out_features: int) -> list[nn.Modul
     return [nn.Linear(in_features, out_features, bias=False), nn.BatchNorm1d(out_features), nn.ReLU(inplace=True)]
 
 
-def _check_item_shape(encoder: str, shape: tuple[int, ...], num_dimensions: int, expected: str) -> None:
+def _check_item_shape(encoder: str, item_shape: tuple[int, ...], num_dimensions: int, expected: str) -> None:
     """Raise `UsageError` unless a shape has `num_dimensions` dimensions."""
-    got, suggested = describe_items_of_shape(shape), default_encoder_name(shape)
+    got, suggested = describe_items_of_shape(item_shape), default_encoder_name(item_shape)
     message = f"encoder: {encoder!r} takes {expected}, got {got}; use {suggested!r}."
-    check(len(shape) == num_dimensions, message, "shape")
+    check(len(item_shape) == num_dimensions, message, "shape")
 
 
 HASH_EMBEDDING_WIDTH = 128
@@ -414,9 +414,9 @@ class NgramEmbeddingTextEncoder(nn.Module):
 
     num_features = 2 * HASH_EMBEDDING_WIDTH
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
+    def __init__(self, item_shape: tuple[int, ...]) -> None:
         super().__init__()
-        _check_item_shape("small-text", shape, 0, "texts")
+        _check_item_shape("small-text", item_shape, 0, "texts")
         self.hasher = WordAndNgramHasher()
         self.table = nn.Embedding(NUM_HASH_BUCKETS, HASH_EMBEDDING_WIDTH)
         self.layers = nn.Sequential(
@@ -440,7 +440,7 @@ class NgramEmbeddingTextEncoder(nn.Module):
         return apply_to_nonzero_vectors(self, split_into_padded_words(text_bytes))
 
 
-class WeightedNgramTextEncoder(nn.Module):
+class WeightedNgramCountEncoder(nn.Module):
     """Text encoder of hashed word and n-gram counts with learned weights.
 
     Untrained, all weights are 1 and the features are the raw counts, so training starts at this baseline. It learns
@@ -449,7 +449,7 @@ class WeightedNgramTextEncoder(nn.Module):
 
     >>> from contraport._utils.text_bytes import texts_to_tensor
     >>> texts = texts_to_tensor(["a red bag", "ein roter Beutel"])
-    >>> bool(torch.allclose(WeightedNgramTextEncoder(()).eval()(texts), vectorize_texts(texts, 2_048)))
+    >>> bool(torch.allclose(WeightedNgramCountEncoder(()).eval()(texts), vectorize_texts(texts, 2_048)))
     True
     """
 
@@ -457,9 +457,9 @@ class WeightedNgramTextEncoder(nn.Module):
     name = "weighted-ngrams"
     ngram_sizes: tuple[int, ...] = NGRAM_SIZES
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
+    def __init__(self, item_shape: tuple[int, ...]) -> None:
         super().__init__()
-        _check_item_shape(self.name, shape, 0, "texts")
+        _check_item_shape(self.name, item_shape, 0, "texts")
         self.hasher = WordAndNgramHasher(self.ngram_sizes)
         self.log_weights = nn.Embedding(NUM_HASH_BUCKETS, 1)
         nn.init.zeros_(self.log_weights.weight)
@@ -479,7 +479,7 @@ class WeightedNgramTextEncoder(nn.Module):
         return apply_to_nonzero_vectors(self, split_into_padded_words(text_bytes))
 
 
-class ShortNgramTextEncoder(WeightedNgramTextEncoder):
+class ShortNgramCountEncoder(WeightedNgramCountEncoder):
     """Typo-tolerant text encoder that counts words and 2- to 4-byte n-grams."""
 
     num_features = 4_096

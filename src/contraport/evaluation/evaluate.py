@@ -20,7 +20,7 @@ from contraport._utils.text_bytes import TEXT_SHAPE
 from contraport.data import Dataset
 from contraport.embedding import RawInputEncoder
 from contraport.encoders import Model
-from contraport.encoders.builtin_networks import WeightedNgramTextEncoder
+from contraport.encoders.builtin_networks import WeightedNgramCountEncoder
 from contraport.errors import UsageError, check, translate_write_errors
 from contraport.evaluation.command_options import (
     EVALUATE_COMMAND_SPEC,
@@ -251,7 +251,7 @@ def _build_evaluation(
                 is_encoder_frozen=loaded.training_settings.freezes_all_encoders_throughout,
                 has_several_views=len(loaded.model.shapes) > 1,
                 could_use_weighted_ngrams=all(shape == TEXT_SHAPE for shape in loaded.model.shapes)
-                and not isinstance(loaded.model.encoders[0], WeightedNgramTextEncoder),
+                and not isinstance(loaded.model.encoders[0], WeightedNgramCountEncoder),
             ),
             "notes": notes,
             "not_measured": skipped,
@@ -264,7 +264,7 @@ def _build_evaluation(
                 name: {key: difference._asdict() for key, difference in of.items()} for name, of in differences.items()
             },
             "pairs_of_runs": 0,
-            "directions": _value_and_interval_by_direction(results["trained"]),
+            "directions": _retrieval_metrics_by_direction(results["trained"]),
         }
     )
 
@@ -342,7 +342,7 @@ def _check_zero_shot_classes(context: EvalContext, classes: Sequence[str], run: 
     check(len(classes) == len(names or ()), message, "number")
 
 
-def _value_and_interval_by_direction(results: ResultByMetric) -> dict[str, dict[str, dict[str, float]]]:
+def _retrieval_metrics_by_direction(results: ResultByMetric) -> dict[str, dict[str, dict[str, float]]]:
     """Return retrieval metrics by direction between views, with confidence intervals."""
     parts = {
         (part, key): part_result

@@ -167,9 +167,9 @@ def _fit_labels_and_centers(features: np.ndarray, num_clusters: int, device: tor
     return labels, centers
 
 
-def _summarize_cluster(features: Features, members: np.ndarray, nearest_rows: Tensor) -> Cluster:
+def _summarize_cluster(features: Features, members: np.ndarray, central_rows: Tensor) -> Cluster:
     """Summarize a cluster by its size, central items and most frequent class."""
-    typical = tuple(map(features.item_name_and_description, nearest_rows[:3].tolist()))
+    typical = tuple(map(features.item_name_and_description, central_rows[:3].tolist()))
     if features.labels is None:
         return Cluster(len(members), typical, None)
     classes, counts = np.unique(features.labels[members], return_counts=True)

@@ -91,7 +91,7 @@ def write_cards_page(
         "search.html.j2",
         "contraport.similarity_search",
         title=title,
-        lead=lead if pictures or not items or _run_embeds_texts(features.run) else f"{lead} {NO_PICTURES_NOTE}",
+        lead=lead if pictures or not items or _has_only_text_views(features.run) else f"{lead} {NO_PICTURES_NOTE}",
         sections=sections,
         pictures=pictures,
         short_names=equally_long_suffixes_by_path(card.name for section in sections for card in section.cards),
@@ -101,7 +101,7 @@ def write_cards_page(
         write_text(Path(path), html)
 
 
-def _run_embeds_texts(run: str | None) -> bool:
+def _has_only_text_views(run: str | None) -> bool:
     """Return whether all views of a run are texts, or False if there is no such run."""
     try:
         shapes = [] if run is None else WritableRun(run).read_model_config()["shapes"]

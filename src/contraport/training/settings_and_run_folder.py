@@ -74,12 +74,12 @@ def reset_to_last_checkpoint(run: WritableRun, settings: Settings, digests: Spli
     """
     with run.translate_write_errors():
         run.backup.undo_incomplete_or_delete_obsolete()
-    position, before = read_resume_position_or_zero(run), run.find_split_digests()
-    if digests is not None and before is None:
+    position, saved = read_resume_position_or_zero(run), run.find_split_digests()
+    if digests is not None and saved is None:
         log.warning("%s has no record of its items (version 0.1.0): they are not checked for changes", run.path)
         run.save_arrays(run.split_path, digests.to_arrays())
     message = f"data: must be the items that the run in {run.path} was trained on."
-    check(digests is None or before is None or digests.fingerprint == before.fingerprint, message, "changed")
+    check(digests is None or saved is None or digests.train_fingerprint == saved.train_fingerprint, message, "changed")
     done = position.completed_epochs
     message = f"epochs: must be at least {done}, the epochs done in {run.last_checkpoint}, got {settings.epochs}."
     check(done <= settings.epochs, message, "below_checkpoint")

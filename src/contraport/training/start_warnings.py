@@ -27,7 +27,7 @@ from contraport.data.data_loader import StreamLoader
 from contraport.data.streams import Stream
 from contraport.embedding import LoaderConfig, RawInputEncoder, embed_views
 from contraport.encoders import Model
-from contraport.encoders.builtin_networks import WeightedNgramTextEncoder
+from contraport.encoders.builtin_networks import WeightedNgramCountEncoder
 from contraport.encoders.efficientnet_lite0 import are_lite0_weights_installed
 from contraport.encoders.model import optional_values_per_view
 from contraport.metrics.retrieval_ranks import retrieval_ranks_by_view_pair
@@ -256,7 +256,7 @@ def compute_ngram_recall_note(settings: Settings, dataset: Dataset, model: Model
     has_two_texts = len(dataset.shapes) == 2 and all(shape == TEXT_SHAPE for shape in dataset.shapes)
     are_pairs = has_two_texts and not dataset.items_are_entity_pairs and settings.mismatch is None
     begins_above = (
-        settings.effective_pretrained or settings.init or isinstance(model.encoders[0], WeightedNgramTextEncoder)
+        settings.effective_pretrained or settings.init or isinstance(model.encoders[0], WeightedNgramCountEncoder)
     )
     if not are_pairs or begins_above:
         return None

@@ -166,7 +166,7 @@ def _lock_run(run: WritableRun) -> Iterator[None]:
 
 def _check_data_equal_across_processes(dataset: Dataset, digests: SplitDigests | None) -> None:
     """Raise `UsageError` if this process's items differ from those of the first process."""
-    own = None if digests is None else digests.fingerprint
+    own = None if digests is None else digests.train_fingerprint
     items, first = broadcast_object((len(dataset), own))
     message = (
         f"data: must be equal in all processes; {dataset.name!r} has {len(dataset):,} items in process "

@@ -21,8 +21,8 @@ from contraport.data.array_datasets import (
     as_number_per_item,
     as_view_tensor,
     as_weight_per_item,
+    extremes_if_float32_rounds,
     factorize,
-    find_extremes_if_rounded,
     warn_of_float32_rounding,
 )
 from contraport.data.dataset import Dataset
@@ -255,7 +255,7 @@ def dataset_from_rows(
         rows, views_of_columns = TableRows(table), tuple((names[0],) for names in roles.views)
     if (column := column_by_role["split"]) is not None and is_test is None:
         names = read_category_values(rows.select_columns([column]).read(), column, table_name)
-        is_test, neither = get_test_and_unused_masks(names, f"{table_name}: column {column!r}", split=split)
+        is_test, neither = get_test_and_unused_masks(names, f"{table_name}: column {column!r}", loaded_split=split)
         rows, is_test = rows.subset(np.flatnonzero(~neither)), None if is_test is None else is_test[~neither]
         source_rows = source_rows[~neither]
     labels, label_names = _read_category_codes_and_names(rows, column_by_role["labels"], class_names or {}, table_name)
@@ -454,7 +454,7 @@ def _read_numbers_in_blocks(rows: TableRows, names: tuple[str, ...], table_name:
                 rows.read(), names, table_name
             )  # its message counts the rows of the whole table
         numbers[torch.from_numpy(places)] = part
-        extremes += find_extremes_if_rounded(values)
+        extremes += extremes_if_float32_rounds(values)
     warn_of_float32_rounding(table_name, extremes, names)
     assert numbers is not None
     return numbers

@@ -112,7 +112,7 @@ def load_pairs_of_row_and_column_tables(
     is_test = None
     if "split" in table.column_names:
         splits = np.array(table.column("split").to_pylist(), dtype=str)
-        is_test, left_out = get_test_and_unused_masks(splits, str(files["pairs"]), split=split)
+        is_test, left_out = get_test_and_unused_masks(splits, str(files["pairs"]), loaded_split=split)
         is_used = ~left_out
         pairs, weights = pairs[is_used], None if weights is None else weights[is_used]
         is_test = None if is_test is None else is_test[is_used]
