@@ -123,7 +123,7 @@ class OperationWithDenseForm(Operation, ABC):
     def compute_differentiable_outputs_densely(self) -> list[Tensor]:
         """Compute the differentiable outputs in plain PyTorch on the whole matrix."""
 
-    def compute_differentiable_outputs(self) -> list[Tensor]:
+    def compute_differentiable_outputs_by_backend(self) -> list[Tensor]:
         """Compute the differentiable outputs by the backend of the operation."""
         if self.backend_config.passes_class.uses_plain_autograd:
             return self.compute_differentiable_outputs_densely()

@@ -98,7 +98,7 @@ class Kernel(nn.Module, ABC):
             check(temperature.is_leaf, f"{message} {remedy}", "not_leaf")
         learned = self._external is None and (learnable or isinstance(temperature, InitialTemperature))
         if learned:
-            _check_learned_temperature_minimum(self._value)
+            _check_learnable_temperature(self._value)
         # By its logarithm: it stays positive, and steps are relative.
         self.log_temperature = create_shardable_scalar_parameter(self, math.log(self._value)) if learned else None
 
@@ -124,7 +124,7 @@ class Kernel(nn.Module, ABC):
         message = "temperature: cannot be set, as the kernel reads it from a tensor of yours; change that tensor."
         check(self._external is None, message, "external")
         if self.log_temperature is not None:
-            _check_learned_temperature_minimum(value)
+            _check_learnable_temperature(value)
             with torch.no_grad():
                 self.log_temperature.fill_(math.log(value))
         self._value = float(value)
@@ -308,7 +308,7 @@ def _get_initial_temperature(temperature: TemperatureLike) -> float:
     return float(temperature)
 
 
-def _check_learned_temperature_minimum(temperature: float) -> None:
+def _check_learnable_temperature(temperature: float) -> None:
     """Raise `UsageError` if a learned temperature is below `MIN_LEARNED_TEMPERATURE`."""
     valid, bound = temperature >= MIN_LEARNED_TEMPERATURE, MIN_LEARNED_TEMPERATURE
     check(valid, f"temperature: must be >= {bound} if it is learned, got {temperature!r}.", "below_minimum")
@@ -552,7 +552,7 @@ class _ScaledEmbeddings(NamedTuple):
 
 # Each function divides its side by the root of the scale: n d divisions instead of n m, and the temperature gets its
 # gradient by plain autograd.
-def _scale_for_negative_cosine(z: Tensor, cost_unit: float | Tensor) -> _ScaledEmbeddings:
+def _scale_for_negative_cosine_cost(z: Tensor, cost_unit: float | Tensor) -> _ScaledEmbeddings:
     """Scale embeddings so that <x, y> is cos(x, y) / cost_unit."""
     if isinstance(cost_unit, Tensor):
         return _ScaledEmbeddings(normalize(z) * cost_unit**-0.5, 0.0)
@@ -561,7 +561,7 @@ def _scale_for_negative_cosine(z: Tensor, cost_unit: float | Tensor) -> _ScaledE
 
 def _scale_for_cosine_distance(z: Tensor, cost_unit: float | Tensor) -> _ScaledEmbeddings:
     """Scale embeddings so that <x, y> + biases is (cos(x, y) - 1) / cost_unit."""
-    units, _, common_squared_norm = _scale_for_negative_cosine(z, cost_unit)
+    units, _, common_squared_norm = _scale_for_negative_cosine_cost(z, cost_unit)
     return _ScaledEmbeddings(units, -0.5 / cost_unit, common_squared_norm)  # half of -1 / cost_unit per side
 
 
@@ -573,7 +573,7 @@ def _scale_for_sqeuclidean(z: Tensor, cost_unit: float | Tensor) -> _ScaledEmbed
 
 _SCALING_FUNCTION_BY_COST: dict[str, Callable[[Tensor, float | Tensor], _ScaledEmbeddings]] = {
     "cosine": _scale_for_cosine_distance,
-    "negative-cosine": _scale_for_negative_cosine,
+    "negative-cosine": _scale_for_negative_cosine_cost,
     "chordal": lambda z, cost_unit: _scale_for_cosine_distance(z, cost_unit / 2),  # 2 - 2 cos(x, y) = 2 (1 - cos(x, y))
     "dot": lambda z, cost_unit: _ScaledEmbeddings(z / cost_unit**0.5, 0.0),
     "sqeuclidean": _scale_for_sqeuclidean,

@@ -74,6 +74,7 @@ class LinearOperator(Protocol):
     weighted_row_sums="row_sums_of_weighted_log_kernel",
     row_inner_products="row_sums_of_weighted_log_kernel",
     with_columns="with_column_inputs",
+    compute_bound_without_biases="compute_absolute_bound_without_biases",
 )
 class LogKernel(ABC):
     """Base class of log-kernels between N rows and M columns.
@@ -175,7 +176,7 @@ class LogKernel(ABC):
         like, (n, m) = self.inputs[0], self.shape
         return like.new_zeros(n), like.new_zeros(m)
 
-    def compute_bound_without_biases(self) -> float:
+    def compute_absolute_bound_without_biases(self) -> float:
         """Return a bound on |log K|, leaving out additive biases; infinity if unknown."""
         return math.inf
 
@@ -213,10 +214,7 @@ class LogKernel(ABC):
 
     @abstractmethod
     def add_tile_gradients(self, rows: slice, columns: slice, weight: Tensor, input_grads: list[Tensor | None]) -> None:
-        """Accumulate a tile's gradients of the kernel inputs in `input_grads`.
-
-        They are those of sum(weight * T), with T the argument of the link function.
-        """
+        """Add the gradients of sum(weight * T) on a tile, T the link's input, to `input_grads`."""
 
     def _apply_link(self, t: Tensor) -> Tensor:
         """Apply the link function h to T = -cost, if the log-kernel has one."""
@@ -352,7 +350,7 @@ class InnerProductLogKernel(LogKernel):
             return super().biases_outside_link()
         return self.row_bias.detach(), self.column_bias.detach()
 
-    def compute_bound_without_biases(self) -> float:
+    def compute_absolute_bound_without_biases(self) -> float:
         if self.link is not None:
             return math.inf
         # Cauchy-Schwarz: the longest row times the longest column.

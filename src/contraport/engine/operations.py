@@ -64,7 +64,7 @@ def run_half_steps(
         operation = HalfStepsOperation(
             config, geometry, tuple(steps), log_marginals, relaxation, tuple(initial), empty_value
         )
-        return operation.compute_differentiable_outputs()
+        return operation.compute_differentiable_outputs_by_backend()
 
 
 def row_log_sums(geometry: Geometry, potential: Tensor | None = None) -> Tensor:
@@ -107,8 +107,8 @@ def _log_sums(geometry: Geometry, axis: AxisName, potential: Tensor | None) -> T
 
 
 @dataclass(frozen=True, eq=False)
-class FixedPlanSimilarityRowSumsOperation(OperationWithDenseForm):
-    """Each row's sum, (N,), of fixed plan entries times similarities.
+class FixedPlanLinkInputSumsOperation(OperationWithDenseForm):
+    """Each row's sum, (N,), of fixed plan entries times inputs of the link.
 
     They are sum_j P_ij T_ij, with P held fixed and T the log-kernel without a link. Costs are these sums with another
     sign and unit; see `fixed_plan_row_costs`.
@@ -130,7 +130,7 @@ class FixedPlanSimilarityRowSumsOperation(OperationWithDenseForm):
         return 0
 
     def forward(self, passes: PairPasses) -> list[Tensor]:
-        return [passes.plan_similarity_row_sums(self.row_potential, self.column_potential)]
+        return [passes.plan_link_input_row_sums(self.row_potential, self.column_potential)]
 
     def empty_outputs_for_tracing(self) -> list[Tensor]:
         return [self.row_potential.new_empty(self.row_potential.shape)]
@@ -160,10 +160,9 @@ def fixed_plan_row_costs(geometry: Geometry, f: Tensor, g: Tensor) -> Tensor:
         g: (M,).
     """
     with autocast_disabled(f):
-        operation = FixedPlanSimilarityRowSumsOperation(
-            choose_backend_config(geometry), geometry, f.detach(), g.detach()
-        )
-        return -geometry.log_kernel.cost_unit * operation.compute_differentiable_outputs()[0]  # C = -cost_unit T
+        operation = FixedPlanLinkInputSumsOperation(choose_backend_config(geometry), geometry, f.detach(), g.detach())
+        (sums,) = operation.compute_differentiable_outputs_by_backend()
+        return -geometry.log_kernel.cost_unit * sums  # C = -cost_unit T
 
 
 class ConvergedPotentials(NamedTuple):

@@ -6,7 +6,7 @@ Each pass works on a geometry, S = log K with its masks:
 2. ``weighted_kernel_sums``: sum_j exp(S_ij + A_i + B_j) v_j and sum_i exp(S_ij + A_i + B_j) u_i;
 3. ``input_grads``: the gradient of sum_ij W_ij S_ij in the inputs of the log-kernel, where W is a sum of terms
    exp(S_ij + A_i + B_j) (u_i or v_j);
-4. ``plan_similarity_row_sums``: sum_j P_ij T_ij, the weighted sum of T itself that transport costs need.
+4. ``plan_link_input_row_sums``: sum_j P_ij T_ij, the weighted sum of T itself that transport costs need.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ class PairPasses(ABC):
         """
 
     @abstractmethod
-    def plan_similarity_row_sums(self, row_potential: Tensor, column_potential: Tensor) -> Tensor:
-        """Return each row's sum, (N,), of plan entries times similarities.
+    def plan_link_input_row_sums(self, row_potential: Tensor, column_potential: Tensor) -> Tensor:
+        """Return each row's sum, (N,), of plan entries times inputs of the link.
 
         They are sum_j P_ij T_ij, in one pass. The plan is P_ij = exp(S_ij + f_i + g_j) with the potentials f and g, and
         T is S without its link.

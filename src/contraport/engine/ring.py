@@ -322,7 +322,7 @@ class RingPairPasses(PairPasses):
                     sums = passes.row_column_log_sums(potential[columns], potential[rows])
                     _add_log_sums_in_place(total, rows, sums[0])
                     _add_log_sums_in_place(total, columns, sums[1])
-        return self._combine_log_sums(by_row, self.rows), self._combine_log_sums(by_column, self.columns)
+        return self._combine_in_row_order(by_row, self.rows), self._combine_in_row_order(by_column, self.columns)
 
     def weighted_kernel_sums(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
         terms = self._sort_terms_by_process(terms)
@@ -370,14 +370,14 @@ class RingPairPasses(PairPasses):
                     gradients[k] = total
         return self._reduce_or_scale_gradients(gradients)
 
-    def plan_similarity_row_sums(self, row_potential: Tensor, column_potential: Tensor) -> Tensor:
+    def plan_link_input_row_sums(self, row_potential: Tensor, column_potential: Tensor) -> Tensor:
         f, g = self.rows.sort_rows_by_process(row_potential), self.columns.sort_rows_by_process(column_potential)
         sums = torch.zeros_like(f)
         for visit, passes in self._iter_visits_with_passes():
-            sums[visit.rows] += passes.plan_similarity_row_sums(f[visit.rows], g[visit.columns])
+            sums[visit.rows] += passes.plan_link_input_row_sums(f[visit.rows], g[visit.columns])
             if visit.also_stands_for_transpose:
                 mirrored = self.visit_passes_class(passes.geometry.T, _SINGLE_PROCESS, (), self.operand_dtype)
-                sums[visit.columns] += mirrored.plan_similarity_row_sums(f[visit.columns], g[visit.rows])
+                sums[visit.columns] += mirrored.plan_link_input_row_sums(f[visit.columns], g[visit.rows])
         self.processes.all_reduce_(sums)
         return self.rows.restore_row_order(sums)
 
@@ -404,13 +404,13 @@ class RingPairPasses(PairPasses):
             for a, b, axis, factor in terms
         ]
 
-    def _combine_log_sums(self, sums_in_owner_order: Tensor | None, shards: Shards) -> Tensor | None:
+    def _combine_in_row_order(self, log_sums_in_owner_order: Tensor | None, shards: Shards) -> Tensor | None:
         """Merge partial log-sum-exps of all processes, and restore the original row order."""
-        if sums_in_owner_order is None:
+        if log_sums_in_owner_order is None:
             return None
-        total = torch.ones_like(sums_in_owner_order)
-        self.processes.all_reduce_log_sums_(sums_in_owner_order, total)
-        return shards.restore_row_order(sums_in_owner_order + total.log())
+        total = torch.ones_like(log_sums_in_owner_order)
+        self.processes.all_reduce_log_sums_(log_sums_in_owner_order, total)
+        return shards.restore_row_order(log_sums_in_owner_order + total.log())
 
 
 def _add_log_sums_in_place(total: Tensor | None, part: slice, values: Tensor | None) -> None:

@@ -87,7 +87,7 @@ class CudaPairPasses(PairPasses):
 
     def row_column_log_sums(self, column_potential: Tensor | None, row_potential: Tensor | None) -> OptionalSums:
         row_bias, column_bias = self.outer
-        sums = self._row_log_or_weighted_sums_across_processes
+        sums = self._split_and_gather_row_sums
         by_row = by_column = None
         if column_potential is not None:
             by_row = sums(self.inputs, column_potential + column_bias) + row_bias
@@ -101,7 +101,7 @@ class CudaPairPasses(PairPasses):
             inputs, a, b = self.inputs, term.row_exponents + self.outer[0], term.column_exponents + self.outer[1]
             if term.factor_axis == "rows":
                 inputs, a, b = inputs.T, b, a
-            sums.append(self._row_log_or_weighted_sums_across_processes(inputs, b, a, term.factor))
+            sums.append(self._split_and_gather_row_sums(inputs, b, a, term.factor))
         return sums
 
     def input_grads(
@@ -123,7 +123,7 @@ class CudaPairPasses(PairPasses):
             [value if needed else None for value, needed in zip(gradients, needs_grad, strict=True)]
         )
 
-    def plan_similarity_row_sums(self, row_potential: Tensor, column_potential: Tensor) -> Tensor:
+    def plan_link_input_row_sums(self, row_potential: Tensor, column_potential: Tensor) -> Tensor:
         # T is <x, y> plus biases, so its sums under P follow from P y (the gradient in x), the row sums of P, and a
         # weighted sum of the column biases: no kernel of its own.
         own, (row_bias, column_bias) = self._own_row_slice(len(row_potential)), self.biases
@@ -135,14 +135,14 @@ class CudaPairPasses(PairPasses):
         sums = (py * inputs.x).sum(1) + mass * row_bias[own] + bias_sums
         return self._gather_rows(sums, own, len(row_potential))
 
-    def _row_log_or_weighted_sums_across_processes(
+    def _split_and_gather_row_sums(
         self,
         inputs: _KernelInputs,
         column_exponents: Tensor,
         row_exponents: Tensor | None = None,
         column_weights: Tensor | None = None,
     ) -> Tensor:
-        """Return each row's log-sum-exp or weighted sum, (N,), with rows split over processes."""
+        """Split the rows over processes, and gather each row's log-sum-exp or weighted sum, (N,)."""
         own = self._own_row_slice(len(inputs.x))
         own_exponents = None if row_exponents is None else row_exponents[own]
         part = _row_log_sums_or_weighted_sums(inputs.take_rows(own), column_exponents, own_exponents, column_weights)

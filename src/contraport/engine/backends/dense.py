@@ -42,7 +42,7 @@ class DensePairPasses(PairPasses):
         log_kernel.add_tile_gradients(whole, whole, weight, gradients)
         return gradients
 
-    def plan_similarity_row_sums(self, row_potential: Tensor, column_potential: Tensor) -> Tensor:
+    def plan_link_input_row_sums(self, row_potential: Tensor, column_potential: Tensor) -> Tensor:
         plan = torch.exp(self.s + row_potential[:, None] + column_potential)
         return (plan * self.log_kernel.with_link(None).dense()).sum(1)
 

@@ -84,7 +84,7 @@ class StreamedPairPasses(PairPasses):
     @cached_property
     def has_bounded_exponents(self) -> bool:
         """True if exponents are small enough for a direct `exp`."""
-        return self.log_kernel.compute_bound_without_biases() <= self.limit
+        return self.log_kernel.compute_absolute_bound_without_biases() <= self.limit
 
     @cached_property
     def _min_max_labels_by_mask(self) -> dict[LabelExclusion, _MinMaxLabelsPerTile]:
@@ -162,7 +162,7 @@ class StreamedPairPasses(PairPasses):
             )
         return self._reduce_or_scale_gradients(gradients)
 
-    def plan_similarity_row_sums(self, row_potential: Tensor, column_potential: Tensor) -> Tensor:
+    def plan_link_input_row_sums(self, row_potential: Tensor, column_potential: Tensor) -> Tensor:
         sums = torch.zeros_like(row_potential)
         for tile in self._iter_own_tiles(exponential=False, with_link_input=True):
             assert tile.link_input is not None
@@ -265,14 +265,13 @@ class StreamedPairPasses(PairPasses):
         return weight
 
     def _exponential_on_tile(
-        self, log_kernel: Tensor, row_exponents: Tensor, column_exponents: Tensor, rows: slice, columns: slice
+        self, tile_without_biases: Tensor, row_exponents: Tensor, column_exponents: Tensor, rows: slice, columns: slice
     ) -> Tensor:
-        """Return exp(log K + row exponents + column exponents) on a tile.
-
-        Biases that the given log K lacks are included.
-        """
+        """Return exp(log K + row exponents + column exponents) on a tile, biases included."""
         by_row = row_exponents[rows] + self.row_bias[rows]
-        return (log_kernel + by_row[:, None]).add_(column_exponents[columns] + self.column_bias[columns]).exp_()
+        return (
+            (tile_without_biases + by_row[:, None]).add_(column_exponents[columns] + self.column_bias[columns]).exp_()
+        )
 
     def _group_terms_by_exponential(self, terms: Sequence[WeightTerm]) -> list[_TermGroup]:
         """Group the summands of the pair weights by their exponential factor.
@@ -334,7 +333,7 @@ class StoredPairPasses(StreamedPairPasses):
         It is saved, not computed again: a compiled graph may recompute the embeddings for the gradient, with another
         rounding, and a bound at the limit could then fall on the other side.
         """
-        return bool(self.saved[1]) if self.saved else self.log_kernel.compute_bound_without_biases() <= self.limit
+        return bool(self.saved[1]) if self.saved else super().has_bounded_exponents
 
     def computed_tensors_to_save(self) -> list[Tensor]:
         """Return the stored tiles, and whether they hold K rather than log K."""

@@ -196,19 +196,19 @@ def rescale_terms_to_first_exponents_kernel(
 
 
 @triton.jit
-def _exponents_minus_first_term(exponents_by_term, term_index, positions, n):
+def _exponents_minus_first_term(exponents_by_term, term_index, positions, num_positions):
     """Return the exponents of one term of the pair weights, minus those of the first."""
-    own = tl.load(exponents_by_term + term_index * n + positions, mask=positions < n, other=0.0)
-    excess = own - tl.load(exponents_by_term + positions, mask=positions < n, other=0.0)
+    own = tl.load(exponents_by_term + term_index * num_positions + positions, mask=positions < num_positions, other=0.0)
+    excess = own - tl.load(exponents_by_term + positions, mask=positions < num_positions, other=0.0)
     return tl.where(excess == excess, excess, INFINITY)
 
 
 @triton.jit
-def _can_all_share_exponential(can_share_exponential, TERMS: tl.constexpr):
-    """Return 1 if all flags in `can_share_exponential` are 1, else 0."""
-    gathered = tl.load(can_share_exponential)
+def _can_all_share_exponential(share_flags_ptr, TERMS: tl.constexpr):
+    """Return 1 if all flags in `share_flags_ptr` are 1, else 0."""
+    gathered = tl.load(share_flags_ptr)
     for k in tl.static_range(1, TERMS):
-        gathered = gathered & tl.load(can_share_exponential + k)
+        gathered = gathered & tl.load(share_flags_ptr + k)
     return gathered
 
 
