@@ -166,16 +166,16 @@ def row_log_sum_exp(values: Tensor, value_if_rows_may_be_empty: float | None) ->
     if value_if_rows_may_be_empty is not None:
         maximum = maximum.masked_fill(maximum == -torch.inf, 0)  # -inf - -inf would be NaN
     total = (values - maximum[:, None]).mul_(LOG2E).exp2_().sum(1)
-    return _log_or_empty_value(total, value_if_rows_may_be_empty, maximum)
+    return _log_unless_empty(total, value_if_rows_may_be_empty, maximum)
 
 
-def _log_or_empty_value(total: Tensor, empty_value: float | None, shift: Tensor | None = None) -> Tensor:
-    """Return log(total) + shift, or `empty_value` where `total` is 0."""
-    if empty_value is None:
+def _log_unless_empty(total: Tensor, empty_log_sum: float | None, shift: Tensor | None = None) -> Tensor:
+    """Return log(total) + shift, or `empty_log_sum` where `total` is 0."""
+    if empty_log_sum is None:
         return total.log() if shift is None else total.log() + shift
     weightless = total == 0
     log_total = total.masked_fill(weightless, 1).log()  # the gradient of log 0 is NaN even where it is masked later
-    return (log_total if shift is None else log_total + shift).masked_fill(weightless, empty_value)
+    return (log_total if shift is None else log_total + shift).masked_fill(weightless, empty_log_sum)
 
 
 def _run_log_domain_steps(
@@ -184,7 +184,7 @@ def _run_log_domain_steps(
     log_marginals: tuple[Tensor, Tensor],
     initial: Sequence[Tensor] = (),
     relaxation: Relaxation = Relaxation(),  # noqa: B008  (a constant)
-    empty_value: float | None = None,
+    empty_log_sum: float | None = None,
     exp_s: Tensor | None = None,
 ) -> list[Tensor]:
     """Run Sinkhorn half-steps on a dense log-kernel, and return the potentials.
@@ -195,10 +195,10 @@ def _run_log_domain_steps(
     for k, (axis, source) in enumerate(steps):
         side = int(axis == "columns")
         if source is None and exp_s is not None:
-            log_sum = _log_or_empty_value(exp_s.sum(1 - side), empty_value)
+            log_sum = _log_unless_empty(exp_s.sum(1 - side), empty_log_sum)
         else:
             oriented = s.T if side else s
-            log_sum = row_log_sum_exp(oriented if source is None else oriented + potentials[source], empty_value)
+            log_sum = row_log_sum_exp(oriented if source is None else oriented + potentials[source], empty_log_sum)
         potentials.append(relaxation.damped_clamped_potential(k, axis, log_marginals[side], log_sum))
     return potentials[len(initial) :]
 
@@ -284,7 +284,7 @@ class HalfStepsOperation(OperationWithDenseForm):
     log_marginals: tuple[Tensor, Tensor]
     relaxation: Relaxation
     initial: tuple[Tensor, ...]
-    empty_value: float
+    empty_log_sum: float
 
     def compute_differentiable_outputs_densely(self) -> list[Tensor]:
         s = self.geometry.dense()
@@ -296,9 +296,9 @@ class HalfStepsOperation(OperationWithDenseForm):
         limit = 2 * MAX_UNSHIFTED_EXPONENT_BY_DTYPE.get(s.dtype, 0.0)
         moderate = self.geometry.log_kernel.a_priori_absolute_bound <= limit
         exp_s = s.exp() if moderate and self.steps[0].source_potential_index is None else None
-        empty_value = None if self.geometry.has_finite_log_sums else self.empty_value
+        empty_log_sum = None if self.geometry.has_finite_log_sums else self.empty_log_sum
         return _run_log_domain_steps(
-            self.steps, s, self.log_marginals, self.initial, self.relaxation, empty_value, exp_s
+            self.steps, s, self.log_marginals, self.initial, self.relaxation, empty_log_sum, exp_s
         )
 
     def _can_use_scalings(self, dtype: torch.dtype) -> bool:
@@ -341,7 +341,7 @@ class HalfStepsOperation(OperationWithDenseForm):
                     # The gradient divides by the sums: an empty row keeps a log-sum of 0 there, so that its weights,
                     # exp(-inf - 0), vanish instead of becoming NaN.
                     weightless = log_sum == -torch.inf
-                    filled = log_sum.masked_fill(weightless, self.empty_value)
+                    filled = log_sum.masked_fill(weightless, self.empty_log_sum)
                     log_sum = log_sum.masked_fill(weightless, 0)
                 log_sums.append(log_sum)
                 potentials.append(self.relaxation.damped_clamped_potential(k, axis, self.log_marginals[side], filled))

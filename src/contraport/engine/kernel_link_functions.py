@@ -60,7 +60,7 @@ class CostPowerLink(Link):
 
 
 @dataclass(frozen=True)
-class DoubledLink(Link):
+class LinkTimesTwo(Link):
     """Link function that doubles another link function, so that the kernel is squared."""
 
     inner: Link

@@ -165,7 +165,10 @@ class SimilarityExclusion(PairExclusion):
         return exceeds & (row_labels[rows] != column_labels[columns])
 
 
-@keep_deprecated_attributes(has_positive_sums="has_finite_log_sums", reduce_to_pass_inputs="to_custom_op_input")
+@keep_deprecated_attributes(
+    has_positive_sums="has_finite_log_sums", reduce_to_pass_inputs="to_custom_op_input",
+    gather_entries="gather_log_kernel",
+)  # fmt: skip
 @dataclass(frozen=True, eq=False)
 class Geometry:
     """Log-kernel between rows and columns, with masks of excluded pairs.
@@ -201,7 +204,7 @@ class Geometry:
     def take_rows(self, rows: slice) -> Geometry:
         return Geometry(self.log_kernel.take_rows(rows), tuple(mask.take_rows(rows) for mask in self.masks))
 
-    def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
+    def gather_log_kernel(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Return log K of the pairs with given indices, minus infinity where masked."""
         value = self.log_kernel.gather_entries(rows, columns)
         for mask in self.masks:

@@ -13,9 +13,9 @@ from torch import Tensor
 from contraport.engine import (
     OTHER_AXIS,
     AxisName,
-    DoubledLink,
     Geometry,
     LinkPlusLogCost,
+    LinkTimesTwo,
     LogKernel,
     MatrixLogKernel,
     autocast_disabled,
@@ -114,7 +114,7 @@ class Plan:
                 raise UsageError(f"{name}: must be integers, (k,), got {type_and_shape(places)}.", kind="type")
         if rows.shape != columns.shape:
             raise UsageError(f"columns: must be as many as rows, {len(rows)}, got {len(columns)}.", kind="shape")
-        return self.geometry.gather_entries(rows, columns) + self.f[rows] + self.g[columns]
+        return self.geometry.gather_log_kernel(rows, columns) + self.f[rows] + self.g[columns]
 
     @property
     def log_prescribed_row_marginal(self) -> Tensor:
@@ -179,7 +179,7 @@ class Plan:
         if link is None:
             squared = self.geometry.with_link(None, factor=2.0)
         else:
-            squared = self.geometry.with_link(DoubledLink(link))
+            squared = self.geometry.with_link(LinkTimesTwo(link))
         return torch.exp(2 * self.f + row_log_sums(squared, 2 * self.g))
 
     @property

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from contraport.engine.backends.tiled import MAX_SHARED_EXPONENT_GAP
-from contraport.engine.kernel_link_functions import CostPowerLink, DoubledLink, Link, PolynomialTailLink
+from contraport.engine.kernel_link_functions import CostPowerLink, Link, LinkTimesTwo, PolynomialTailLink
 from contraport.engine.log_kernels import InnerProductLogKernel
 from contraport.engine.masked_geometry import Geometry, LabelExclusion
 from contraport.engine.pair_passes import OptionalSums, PairPasses, WeightTerm
@@ -529,7 +529,7 @@ def _find_link_kernel_arguments(link: Link | None) -> tuple[str, float, float] |
             return "log-decay", power, 1.0
         case CostPowerLink(power):
             return "power-decay", 1.0, power
-        case DoubledLink(inner):
+        case LinkTimesTwo(inner):
             arguments = _find_link_kernel_arguments(inner)
             return None if arguments is None else (arguments[0], 2 * arguments[1], arguments[2])
     return None

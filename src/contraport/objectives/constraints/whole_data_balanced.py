@@ -104,7 +104,7 @@ class DataBalanced(ItemLogAverages, Constraint):
         """Estimate the log of each row's mean of K exp(column_potential) over all data, (N,)."""
         rows, own_columns = pattern.positives
         own = log_sum_exp_by_group(
-            rows, geometry.gather_entries(rows, own_columns) + column_potential[own_columns], len(pattern.row_items)
+            rows, geometry.gather_log_kernel(rows, own_columns) + column_potential[own_columns], len(pattern.row_items)
         )
         of_others = Geometry(geometry.log_kernel, (*geometry.masks, LabelExclusion(pattern.items)))
         others = row_log_sums(of_others, column_potential)
