@@ -52,7 +52,7 @@ from benchmarks.engine import machine
 from contraport._utils.text_bytes import texts_to_tensor
 from contraport.data import from_coupling
 from contraport.encoders import Model
-from contraport.metrics.column_ranking import ColumnRanking, rank_columns
+from contraport.metrics.column_item_ranking import ColumnRanking, rank_columns
 from contraport.seeding import numpy_generator
 
 DIMENSIONS = 128
@@ -307,7 +307,7 @@ def measure_packages(ranking: ColumnRanking) -> dict[str, float]:
         "new rows": float(ranking.pair_hits_at(10)[ranking.pair_has_unseen_row].mean()),
         "coverage@10": ranking.share_of_columns_in_any_top_k(10),
         "hubness@10": ranking.column_hubness(10),
-        "popularity@10": ranking.popularity_relative_to_training_pairs(10),
+        "popularity@10": ranking.nearest_to_paired_popularity_ratio(10),
     }
 
 
@@ -320,7 +320,7 @@ def add_prior(case: Case, scores: np.ndarray, prior: float) -> np.ndarray:
 def popularity_at_levels(case: Case, scores: np.ndarray) -> dict[str, float]:
     """Return the least popularity with which each of `LEVELS` of recall is reached by adding a prior to the scores."""
     rankings = [rank_scores(case, add_prior(case, scores, prior)) for prior in PRIORS]
-    result = [(recall(ranking, 10), ranking.popularity_relative_to_training_pairs(10)) for ranking in rankings]
+    result = [(recall(ranking, 10), ranking.nearest_to_paired_popularity_ratio(10)) for ranking in rankings]
     levels = {}
     for level in LEVELS:
         for (low, at_low), (high, at_high) in pairwise(result):

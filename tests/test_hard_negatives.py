@@ -65,8 +65,8 @@ def test_equals_a_search_in_float64(rule):
         torch.from_numpy(anchors),
         torch.from_numpy(candidates),
         MiningRule(**rule),
-        anchor_ids=torch.from_numpy(queries),
-        candidate_ids=torch.from_numpy(columns),
+        anchor_content_ids=torch.from_numpy(queries),
+        candidate_content_ids=torch.from_numpy(columns),
     )
     assert mined.positions.shape == (len(queries), MiningRule(**rule).k)
     for row, expected_values in zip(
@@ -111,8 +111,8 @@ def test_equals_sentence_transformers(rule):
         torch.from_numpy(anchors),
         torch.from_numpy(candidates),
         MiningRule(k=5, **rule),
-        anchor_ids=torch.from_numpy(queries),
-        candidate_ids=torch.from_numpy(columns),
+        anchor_content_ids=torch.from_numpy(queries),
+        candidate_content_ids=torch.from_numpy(columns),
     )
     result = [
         (f"q{queries[item]}", f"c{columns[item]}", f"c{columns[position]}")
@@ -193,7 +193,7 @@ def test_search_by_cells_finds_most_negatives_under_the_same_rule(monkeypatch, c
     rule = MiningRule(k=4, range_min=2, range_max=30, relative_margin=0.02, min_score=0.1)
     pairs = torch.arange(len(anchors))
     options = {
-        "anchor_ids": pairs // 2,
+        "anchor_content_ids": pairs // 2,
         "excluded_partners": (pairs + 10) % len(pairs),
         "trusted_item_mask": pairs % 7 > 0,
     }

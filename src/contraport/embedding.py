@@ -353,7 +353,7 @@ def check_views_fit_model(model: Model, dataset: Dataset, views: Views) -> None:
         f"data: must have {expected}, as the model takes, got {actual} in {dataset.name!r}.",
         "shape",
     )
-    check_columns_fit_model(model, dataset)
+    check_column_names_match_model(model, dataset)
     if dataset.present is not None:
         missing = int((~dataset.present[:, list(model.representation_views)].all(1)).sum())
         message = f"data: {missing} of {len(dataset)} items of {dataset.name!r} lack a view that the representation "
@@ -361,7 +361,7 @@ def check_views_fit_model(model: Model, dataset: Dataset, views: Views) -> None:
         check(missing == 0, message, "missing_view")
 
 
-def check_columns_fit_model(model: Model, dataset: Dataset) -> None:
+def check_column_names_match_model(model: Model, dataset: Dataset) -> None:
     """Raise `UsageError` if a view's columns are known to differ from those in training.
 
     Different numbers of columns are left to the check of shapes.

@@ -64,8 +64,8 @@ def mine_hard_negatives(
     candidates: Tensor,
     rule: MiningRule,
     *,
-    anchor_ids: Tensor | None = None,
-    candidate_ids: Tensor | None = None,
+    anchor_content_ids: Tensor | None = None,
+    candidate_content_ids: Tensor | None = None,
     trusted_item_mask: Tensor | None = None,
     excluded_partners: Tensor | None = None,
     seed: int = 0,
@@ -80,8 +80,8 @@ def mine_hard_negatives(
         anchors: embeddings of the first views, ``(n, d)``.
         candidates: embeddings of the second views, ``(n, d)``.
         rule: selects negatives among the most similar candidates.
-        anchor_ids: content number of each first view, ``(n,)``; default: all differ.
-        candidate_ids: content number of each second view, ``(n,)``; default: all differ.
+        anchor_content_ids: content number of each first view, ``(n,)``; default: all differ.
+        candidate_content_ids: content number of each second view, ``(n,)``; default: all differ.
         trusted_item_mask: true for items whose pair is no suspected mismatch, ``(n,)``; the others get no negatives,
             and their own second view is neither a positive nor a negative. Default: all.
         excluded_partners: for each first view the index of an item whose second view may also belong to it, and is
@@ -100,8 +100,8 @@ def mine_hard_negatives(
     shapes = tuple(anchors.shape), tuple(candidates.shape)
     check(shapes[0] == shapes[1], f"candidates: must have the shape of anchors, {shapes[0]}, got {shapes[1]}.", "shape")
     items = torch.arange(len(anchors))
-    query_of = items if anchor_ids is None else number_by_first_occurrence(anchor_ids.cpu())
-    candidate_of = items if candidate_ids is None else number_by_first_occurrence(candidate_ids.cpu())
+    query_of = items if anchor_content_ids is None else number_by_first_occurrence(anchor_content_ids.cpu())
+    candidate_of = items if candidate_content_ids is None else number_by_first_occurrence(candidate_content_ids.cpu())
     queries, columns = first_index_by_group(query_of), first_index_by_group(candidate_of)
     anchors, candidates = (normalize(rows.detach().float()) for rows in (anchors, candidates))
     is_trusted = torch.ones(len(items), dtype=torch.bool) if trusted_item_mask is None else trusted_item_mask

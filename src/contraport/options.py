@@ -219,11 +219,11 @@ def option(default: T, help: str, **metadata: Any) -> T:
 
 
 @functools.cache
-def get_declared_options(options_class: Callable[..., object]) -> Mapping[str, Option]:
+def get_declared_options(options_class: type) -> Mapping[str, Option]:
     """Return the options of a dataclass by name, positional ones first."""
     types, group = get_type_hints(options_class), ""
     options: dict[str, Option] = {}
-    for one in fields(cast(type, options_class)):
+    for one in fields(options_class):
         group = one.metadata.get("group", group)
         default = inspect.Parameter.empty if one.default is MISSING else one.default
         metadata = {**one.metadata, "group": group}
@@ -238,7 +238,7 @@ class BaseOptions:
     """
 
     def __post_init__(self) -> None:
-        for name, one in get_declared_options(cast(Callable[..., object], type(self))).items():
+        for name, one in get_declared_options(cast(type, type(self))).items():
             value = getattr(self, name)
             if value is not one.default:  # the defaults themselves are validated once, by the tests
                 vars(self)[name] = value = one.numpy_numbers_to_python(value)
@@ -246,7 +246,7 @@ class BaseOptions:
 
     def replace_unchecked(self, **values: Any) -> Self:
         """Return a copy with some values replaced, without validation."""
-        if unknown := values.keys() - get_declared_options(cast(Callable[..., object], type(self))).keys():
+        if unknown := values.keys() - get_declared_options(cast(type, type(self))).keys():
             raise TypeError(f"unknown options: {', '.join(unknown)}")
         derived = copy.copy(self)
         vars(derived).update(values)
@@ -517,7 +517,7 @@ class Command(Generic[P]):
     @property
     def options_by_name(self) -> Mapping[str, Option]:
         """Declared options of the command, by name."""
-        return get_declared_options(self.options_class)
+        return get_declared_options(cast(type, self.options_class))
 
     def with_option_parameters(self, function: Callable[[dict[str, Any]], T]) -> Callable[P, T]:
         """Decorator that replaces a function's options dict by keyword parameters.

@@ -17,7 +17,7 @@ from contraport.encoders import Model
 from contraport.metrics import METRICS, Metric, builtin_metrics, probes
 from contraport.metrics import fine_tuning as tuning
 from contraport.metrics.builtin_metrics import REQUIRES_ENTITY_PAIRS, REQUIRES_ZERO_SHOT_SUPPORT
-from contraport.metrics.column_ranking import rank_columns
+from contraport.metrics.column_item_ranking import rank_columns
 from contraport.metrics.eval_context import EvalContext
 from contraport.metrics.intervals import MetricResult
 from contraport.metrics.probes import mean_few_label_accuracy_per_item, ridge_prediction_target_pairs

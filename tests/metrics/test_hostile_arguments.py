@@ -12,7 +12,7 @@ import torch
 from tests.errors import raises_usage_error
 
 from contraport.metrics.clustering import assign_kmeans_clusters
-from contraport.metrics.column_ranking import rank_columns
+from contraport.metrics.column_item_ranking import rank_columns
 from contraport.metrics.embedding_geometry import (
     alignment,
     effective_rank,

@@ -8,8 +8,8 @@ from contraport.metrics.intervals import (
     MetricResult,
     bootstrap_interval,
     bootstrap_means,
+    bootstrap_means_kept_below_1,
     bootstrap_means_limited_to_0_1,
-    bootstrap_means_transformed_below_1,
     bootstrap_medians,
     draw_bootstrap_values,
     paired_bootstrap_difference,
@@ -143,7 +143,7 @@ def test_is_mean_of_items() -> None:
     items = RANDOM.uniform(0.1, 0.8, (40, 2))
     for statistic in (
         bootstrap_means,
-        bootstrap_means_transformed_below_1,
+        bootstrap_means_kept_below_1,
         bootstrap_means_limited_to_0_1,
         sqrt_bootstrap_means,
         bootstrap_medians,

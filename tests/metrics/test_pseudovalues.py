@@ -13,8 +13,8 @@ from contraport.metrics import embedding_geometry as geometry
 from contraport.metrics.intervals import (
     MetricResult,
     bootstrap_interval,
+    bootstrap_means_kept_below_1,
     bootstrap_means_limited_to_0_1,
-    bootstrap_means_transformed_below_1,
 )
 from contraport.metrics.probes import squared_calibration_pseudovalues
 
@@ -180,11 +180,11 @@ def test_ari_interval_stays_below_one(wrong: int) -> None:
     result[:wrong] = (result[:wrong] + 1) % 4
     value = adjusted_rand_score(labels, result)
     plain = clustering.ari_pseudovalues(labels, result)
-    low, high = bootstrap_interval(MetricResult(plain, bootstrap_means_transformed_below_1))
+    low, high = bootstrap_interval(MetricResult(plain, bootstrap_means_kept_below_1))
     assert low <= value <= high <= 1
     assert (bootstrap_interval(MetricResult(plain)).high > 1) == (wrong == 1)
     assert (low < value - 0.03) == (wrong > 0)
-    assert MetricResult(plain, bootstrap_means_transformed_below_1).value == pytest.approx(value)
+    assert MetricResult(plain, bootstrap_means_kept_below_1).value == pytest.approx(value)
 
 
 def test_nmi_interval_stays_above_zero() -> None:

@@ -49,7 +49,7 @@ _ArrayOrViews = ArrayLike | tuple[ArrayLike, ...] | Mapping[str, ArrayLike]
 """One view: an array with a row for each item, or a list of texts. Or several, in a tuple or in a dict by name."""
 
 
-class _UnwrappedTransformMixin:
+class _SelfWrappingTransformMixin:
     """Mixin of `ContrastiveEncoder` with a `transform` that scikit-learn does not wrap.
 
     scikit-learn wraps a `transform` that a class itself defines, to build a frame with the feature names of all views.
@@ -101,7 +101,7 @@ class _AllOrSelectedViewsFeatureTransformer(TransformerMixin, BaseEstimator):
         return self.encoder._name_output_features_of_views(self.views)
 
 
-class ContrastiveEncoder(_UnwrappedTransformMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class ContrastiveEncoder(_SelfWrappingTransformMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """scikit-learn transformer that trains an encoder by contrastive learning.
 
     Views of one item get similar features. Views are random augmentations of each item. Or they are given: a tuple of
@@ -216,7 +216,7 @@ class ContrastiveEncoder(_UnwrappedTransformMixin, ClassNamePrefixFeaturesOutMix
             ValueError: X fails scikit-learn's checks.
         """
         dataset = self._build_dataset(X, y, sample_weight, reset=True, min_items=2)
-        with _explain_missing_labels(y):
+        with _explain_noncategorical_y(y):
             self._initialize_training(dataset, self._resolve_settings())
         if self.audit:
             views = len(dataset.shapes)
@@ -245,7 +245,7 @@ class ContrastiveEncoder(_UnwrappedTransformMixin, ClassNamePrefixFeaturesOutMix
         settings = self._resolve_settings() if first else None
         has_bank = (self._negatives if settings is None else settings.negatives) == "bank"
         check(not has_bank, "negatives: a bank stores one embedding for each item of a fit; use fit.", "partial_fit")
-        with _explain_missing_labels(y):
+        with _explain_noncategorical_y(y):
             if settings is not None:
                 self._initialize_training(dataset, settings)
             self._train(dataset, num_epochs=1, lr_scheduler="constant")
@@ -464,7 +464,7 @@ class _LossCurveRecorder(Callback):
 
 
 @contextmanager
-def _explain_missing_labels(y: ArrayLike | None) -> Iterator[None]:
+def _explain_noncategorical_y(y: ArrayLike | None) -> Iterator[None]:
     """Replace an objective's error about missing labels by one about the argument y."""
     try:
         yield
@@ -488,11 +488,11 @@ def _find_dict_or_tuple_views(X: object) -> dict[str, ArrayLike] | None:
         return {str(name): view for name, view in X.items()}
     views: tuple[Any, ...] = X if isinstance(X, tuple) else ()
     # A tuple of numbers or of arrays of one axis is a single array.
-    are_views = any(_is_text_or_has_two_axes(f"X[{number}]", view) for number, view in enumerate(views))
+    are_views = any(_is_text_or_at_least_2d(f"X[{number}]", view) for number, view in enumerate(views))
     return {str(number): view for number, view in enumerate(views)} if are_views else None
 
 
-def _is_text_or_has_two_axes(argument: str, view: Any) -> bool:
+def _is_text_or_at_least_2d(argument: str, view: Any) -> bool:
     """Return whether a value can be a view: texts, or data with two axes or more."""
     if texts_or_none_if_no_strings(argument, view) is not None:
         return True

@@ -184,7 +184,7 @@ def _read_matrix(source: Any) -> np.ndarray:
         check(suffix in (".csv", ".npy"), message, "suffix")
         check(Path(source).stat().st_size > 0, f"coupling: {source} is empty.", "shape")
         if suffix == ".csv":
-            _check_no_numeric_heading(Path(source))
+            _check_no_column_number_heading(Path(source))
         try:
             matrix = np.loadtxt(source, delimiter=",", ndmin=2) if suffix == ".csv" else read_npy_array(source)
         except (ValueError, EOFError, OSError) as error:
@@ -199,7 +199,7 @@ def _read_matrix(source: Any) -> np.ndarray:
     return result
 
 
-def _check_no_numeric_heading(file: Path) -> None:
+def _check_no_column_number_heading(file: Path) -> None:
     """Raise `UsageError` if the first line is a heading of column numbers: 0,1,2 ..."""
     with file.open(encoding="utf-8", errors="replace") as lines:
         words = [word.strip() for word in lines.readline().split(",")]
@@ -214,8 +214,8 @@ def _check_matrix_size(num_rows: int, num_columns: int) -> None:
     check(num_rows * num_columns <= MAX_COUPLING_ENTRIES, f"{message} Leave out rare rows and columns.", "too_large")
 
 
-def _standardize_or_whiten(argument: str, features: np.ndarray, components: int) -> np.ndarray:
-    """Standardize features, or whiten them to `components` dimensions if they are wide."""
+def _standardize_or_whiten(argument: str, features: np.ndarray, max_components: int) -> np.ndarray:
+    """Standardize features, or whiten them to `max_components` dimensions if they are wide."""
     features = np.asarray(features, dtype=np.float64)
     check(bool(np.isfinite(features).all()), f"{argument}: features must be finite.", "not_finite")
     features = features - features.mean(0)
@@ -223,10 +223,10 @@ def _standardize_or_whiten(argument: str, features: np.ndarray, components: int)
     varying = deviations > 1e-9 * (deviations.max() or 1.0)
     check(bool(varying.any()), f"{argument}: all items have equal features.", "constant")
     features = np.asarray(features[:, varying] / deviations[varying])
-    if features.shape[1] <= components:
+    if features.shape[1] <= max_components:
         return features
     left, values, _ = np.linalg.svd(features, full_matrices=False)
-    scores: np.ndarray = left[:, :components][:, values[:components] > 1e-9 * values[0]]
+    scores: np.ndarray = left[:, :max_components][:, values[:max_components] > 1e-9 * values[0]]
     whitened: np.ndarray = scores * np.sqrt(len(features))
     return whitened
 

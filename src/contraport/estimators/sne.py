@@ -8,7 +8,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -50,7 +50,7 @@ class _ExtraAttraction(Divergence):
         return -result.target.row_products_with_log_kernel(result.plan.geometry.log_kernel)
 
 
-def _has_encoder_or_raises(estimator: _NeighborEmbedding) -> bool:
+def _require_encoder(estimator: _NeighborEmbedding) -> Literal[True]:
     """Return True, or raise `AttributeError` if the estimator has no encoder."""
     if estimator.encoder is None:
         raise AttributeError("encoder: transform needs an encoder; fit with encoder='mlp'.")
@@ -300,7 +300,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
 
 # Not as a decorator in the class: TransformerMixin wraps the class's methods for set_output, which removes it.
-_NeighborEmbedding.transform = available_if(_has_encoder_or_raises)(_NeighborEmbedding.transform)  # type: ignore[method-assign]
+_NeighborEmbedding.transform = available_if(_require_encoder)(_NeighborEmbedding.transform)  # type: ignore[method-assign]
 
 
 def _to_finite_float32(data: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from contraport._utils.formatting import format_keyword_or_flag, format_options
 from contraport.data import Dataset
 from contraport.data.split_digests import SplitDigests
 from contraport.data.streams import check_no_stream
-from contraport.embedding import check_columns_fit_model
+from contraport.embedding import check_column_names_match_model
 from contraport.encoders import Model, kind_from_shape, resolve_view_index
 from contraport.errors import UsageError, check
 from contraport.evaluation.command_options import EvaluateOptions
@@ -235,7 +235,7 @@ class SplitLoader:
             dataset = dataset.select_views([names.index(name) for name in expected])
         dataset = dataset.order_columns_as(self.model.column_names)
         if len(names) == len(expected):
-            check_columns_fit_model(self.model, dataset)
+            check_column_names_match_model(self.model, dataset)
         return dataset
 
     def _adapt_settings(self, data: Any) -> Settings:

@@ -5,7 +5,7 @@ only.
 """
 
 from contraport.integrations.memory_bank_loss import MemoryBankLoss
-from contraport.integrations.open_clip import ClipLoss, create_loss
+from contraport.integrations.open_clip_loss import ClipLoss, create_loss
 from contraport.integrations.pytorch_metric_learning import MetricLearningLoss
 from contraport.integrations.sentence_transformers import SentenceTransformerLoss
 from contraport.integrations.transformers_trainer import TrainerLoss

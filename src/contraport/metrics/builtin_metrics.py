@@ -294,11 +294,11 @@ def link_hubness(context: EvalContext, k: int) -> float:
 @register_link_metric(
     "Link popularity@{}", better="neither", unit="relative to training pairs", value_format="{:.2f}", numbers=(10,)
 )
-def popularity_relative_to_training_pairs(context: EvalContext, k: int) -> float:
+def nearest_to_paired_popularity_ratio(context: EvalContext, k: int) -> float:
     """Mean popularity of each row's k nearest columns, relative to the mean over training pairs.
     The popularity of a column is its number of training pairs.
     """
-    return context.columns_ranked_per_row.popularity_relative_to_training_pairs(k)
+    return context.columns_ranked_per_row.nearest_to_paired_popularity_ratio(k)
 
 
 @register_metric(
@@ -474,7 +474,7 @@ def nmi_result(context: EvalContext) -> MetricResult:
 def ari_result(context: EvalContext) -> MetricResult:
     """Adjusted Rand index between classes and the same number of k-means clusters."""
     values = clustering.ari_pseudovalues(context.test_labels, context.test_clusters)
-    return intervals.MetricResult(values, intervals.bootstrap_means_transformed_below_1)
+    return intervals.MetricResult(values, intervals.bootstrap_means_kept_below_1)
 
 
 def _register_corruption_metric(kind: str, title: str, images_phrase: str, *requirements: Requirement) -> None:

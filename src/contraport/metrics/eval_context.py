@@ -19,7 +19,7 @@ from contraport.data.mismatches_and_corruptions import corrupt_images
 from contraport.embedding import LoaderConfig, RawInputEncoder, embed_views, extract_item_features, fixed_seed
 from contraport.encoders import Model
 from contraport.metrics.clustering import assign_kmeans_clusters
-from contraport.metrics.column_ranking import ColumnRanking, rank_columns
+from contraport.metrics.column_item_ranking import ColumnRanking, rank_columns
 from contraport.metrics.probes import fit_linear_probe
 from contraport.metrics.retrieval_ranks import (
     MAX_PAIRS_WITHOUT_SAMPLING,

@@ -59,14 +59,14 @@ def bootstrap_means(items: ItemValueArray, counts: Array) -> Array:
     return np.asarray(counts @ per_item / counts.sum(axis=1))
 
 
-def bootstrap_means_transformed_below_1(items: ItemValueArray, counts: Array) -> Array:
+def bootstrap_means_kept_below_1(items: ItemValueArray, counts: Array) -> Array:
     """Return bootstrap means, `(b,)`, transformed so that they stay below 1.
 
     Item values that are pseudovalues may have a mean above 1 on a resample. The change of the mean is therefore applied
     to log(1 - mean): equal to first order, and the result stays below 1.
 
     >>> items, counts = np.array([0.7, 0.9, 1.1]), np.array([[1, 1, 1], [0, 1, 2], [2, 1, 0]])
-    >>> [means(items, counts).round(3).tolist() for means in (bootstrap_means, bootstrap_means_transformed_below_1)]
+    >>> [means(items, counts).round(3).tolist() for means in (bootstrap_means, bootstrap_means_kept_below_1)]
     [[0.9, 1.033, 0.767], [0.9, 0.974, 0.621]]
     """
     value = items.mean(dtype=np.float64)
@@ -80,7 +80,7 @@ def bootstrap_means_limited_to_0_1(items: ItemValueArray, counts: Array) -> Arra
     >>> bootstrap_means_limited_to_0_1(np.array([-0.3, 0.2, 0.4]), np.array([[1, 1, 1], [3, 0, 0]])).round(3).tolist()
     [0.1, 0.0]
     """
-    return bootstrap_means_transformed_below_1(items, counts).clip(min=0)
+    return bootstrap_means_kept_below_1(items, counts).clip(min=0)
 
 
 def sqrt_bootstrap_means(items: ItemValueArray, counts: Array) -> Array:
@@ -134,7 +134,7 @@ class MetricResult:
     @property
     def is_mean_of_items(self) -> bool:
         """True if the metric is the mean of its item values."""
-        return self.statistic in (bootstrap_means, bootstrap_means_transformed_below_1, bootstrap_means_limited_to_0_1)
+        return self.statistic in (bootstrap_means, bootstrap_means_kept_below_1, bootstrap_means_limited_to_0_1)
 
     def results_by_column(self) -> dict[str, MetricResult]:
         """Return one result for each column of values, keyed by column name."""

@@ -121,7 +121,7 @@ def retrieval_ranks_by_view_pair(
         distinct = _DistinctViews.from_paired_points(points[v], points[w], ids[v], ids[w])
         if positions is not None:
             at = torch.from_numpy(positions).to(points[v].device)
-            ranks[v, w], ranks[w, v] = _first_view_ranks_at(distinct, at), _first_view_ranks_at(distinct.swap(), at)
+            ranks[v, w], ranks[w, v] = _query_ranks_at(distinct, at), _query_ranks_at(distinct.swap(), at)
             continue
         row_thresholds, column_thresholds = distinct.row_tie_thresholds, distinct.column_tie_thresholds
         row_ranks, column_ranks = torch.ones_like(row_thresholds), torch.ones_like(column_thresholds)
@@ -241,7 +241,7 @@ class _DistinctViews(NamedTuple):
                 yield across, down, cosines
 
 
-def _first_view_ranks_at(views: _DistinctViews, positions: Tensor) -> Tensor:
+def _query_ranks_at(views: _DistinctViews, positions: Tensor) -> Tensor:
     """Return the best rank of each query's partners among all second views, (q,).
 
     The queries are first views.
@@ -264,17 +264,17 @@ def _first_view_ranks_at(views: _DistinctViews, positions: Tensor) -> Tensor:
     return ranks[at].long().cpu()
 
 
-def _count_keys_reaching(cosines: Tensor, queries: Tensor, keys: Tensor, thresholds: Tensor) -> Tensor:
+def _count_keys_reaching(cosines: Tensor, query_vectors: Tensor, key_vectors: Tensor, thresholds: Tensor) -> Tensor:
     """Count the keys whose cosine reaches each query's threshold, ``(q,)``.
 
-    `queries`, ``(q, d)``, and `keys`, ``(k, d)``, are unit vectors in float64, and `cosines`, ``(q, k)``, their cosines
-    in any precision; minus infinity does not count.
+    `query_vectors`, ``(q, d)``, and `key_vectors`, ``(k, d)``, are unit vectors in float64, and `cosines`, ``(q, k)``,
+    their cosines in any precision; minus infinity does not count.
     """
-    bound = (queries.shape[1] + 4) * torch.finfo(cosines.dtype).eps / 2  # on the error of a sum of d products
+    bound = (query_vectors.shape[1] + 4) * torch.finfo(cosines.dtype).eps / 2  # on the error of a sum of d products
     least = _count_cosines_reaching(cosines, thresholds + bound)
     most = _count_cosines_reaching(cosines, thresholds - bound)
     unclear = (least != most).nonzero().flatten()
-    is_nearer = (queries[unclear] @ keys.T >= thresholds[unclear, None]) & (cosines[unclear] > -torch.inf)
+    is_nearer = (query_vectors[unclear] @ key_vectors.T >= thresholds[unclear, None]) & (cosines[unclear] > -torch.inf)
     least[unclear] = is_nearer.sum(dim=1).to(least)
     return least
 

@@ -110,7 +110,7 @@ class NegativeMiner(Callback):
             numbers = [None if ids is None else ids[:, one] for one in (anchor, view)]
             mined = mine_hard_negatives(
                 embedded[anchor], embedded[view], self._spec.rule,
-                anchor_ids=numbers[0], candidate_ids=numbers[1], seed=self._seed + epoch,
+                anchor_content_ids=numbers[0], candidate_content_ids=numbers[1], seed=self._seed + epoch,
             )  # fmt: skip
             num_found += int((mined.positions >= 0).sum())
             own = torch.arange(len(dataset))[:, None]

@@ -122,14 +122,14 @@ def build_components(
     return TrainingComponents(dataset, batches, module, epoch, audit_callback, miner, mismatched_partners=partners)
 
 
-def check_settings_valid_and_available(settings: Settings, objective: nn.Module | None) -> None:
+def check_settings_valid_and_available(settings: Settings, built_objective: nn.Module | None) -> None:
     """Raise `UsageError` if a setting is invalid or unsupported by this machine.
 
-    No data are read. `objective` is that of the settings, see `build_objective`.
+    No data are read. `built_objective` is that of the settings, see `build_objective`.
     """
     if settings.constraint is not None:
         parse_constraint_schedule(settings.constraint, 1)
-        has_effect = not isinstance(objective, Objective) or objective.depends_on_constraint
+        has_effect = not isinstance(built_objective, Objective) or built_objective.depends_on_constraint
         message = f"constraint: has no effect on this objective, which uses the kernel only; got {settings.constraint}."
         check(has_effect, message, "no_effect")
     if settings.target is not None:

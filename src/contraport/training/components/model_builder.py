@@ -86,13 +86,13 @@ def with_defaults_from_weights(settings: Settings, initial_weights: InitialWeigh
     return replace(settings, encoder=encoder, image_size=settings.image_size or initial_weights.common_image_size)
 
 
-def build_untrained_copy(settings: Settings, model: Model, encoder: Encoders = None) -> Model:
+def build_untrained_copy(settings: Settings, model: Model, custom_encoder: Encoders = None) -> Model:
     """Build a model of the same architecture with random weights.
 
-    They are drawn from the training seed. `encoder` is the module that was passed as encoder, or one per view, if any.
+    They are drawn from the training seed. `custom_encoder` is the module that was passed as encoder, or one per view.
     """
     with seeded_weight_initialization(settings.seed):
-        return Model(**model.config | {"encoder": model.encoder_sources if encoder is None else encoder})
+        return Model(**model.config | {"encoder": model.encoder_sources if custom_encoder is None else custom_encoder})
 
 
 @contextmanager

@@ -412,8 +412,8 @@ class FixedTeacherQueueDistillationLoss(ObjectiveStepLoss):
     def missing_views_unsupported_reason(self) -> str | None:
         return "each view of an item predicts the teacher's features"
 
-    def small_batch_warning(self, batch_size: int, num_items: int) -> None:
-        """Return None, because the queue makes small batches sufficient."""
+    def small_batch_warning(self, batch_size: int, num_items: int) -> str | None:
+        return None  # the queue makes small batches sufficient
 
     @torch.no_grad()
     def after_step(self) -> None:

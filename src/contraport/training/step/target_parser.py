@@ -172,7 +172,7 @@ def read_teacher_features(argument: str, file: str, dataset: Dataset, *, views: 
     if path.suffix in (".npz", ".parquet") or (path.suffix == ".npy" and items_table_path(path).exists()):
         with rename_argument(argument, "features"):
             embedded = read_features(path)
-        array = embedded.features[_find_positions_of_items(argument, file, embedded, dataset)]
+        array = embedded.features[_find_feature_rows_of_items(argument, file, embedded, dataset)]
     else:
         array = read_npy(argument, file)
     per_view = views is not None and array.ndim == 3 and array.shape[1] == views
@@ -191,7 +191,7 @@ def read_teacher_features(argument: str, file: str, dataset: Dataset, *, views: 
     return features
 
 
-def _find_positions_of_items(argument: str, file: str, embedded: Features, dataset: Dataset) -> np.ndarray:
+def _find_feature_rows_of_items(argument: str, file: str, embedded: Features, dataset: Dataset) -> np.ndarray:
     """Return each item's position in `embedded`, matched by source row.
 
     Items of the same source row must have the same order in both.

@@ -25,12 +25,12 @@ from contraport.training.step.step_losses import EmbeddedBatch, StepLoss
 class MinedBatchParts(NamedTuple):
     """Parts of a batch: its items, the items with mined negatives, the negatives' ids.
 
-    `items_then_negatives` has each item followed by its k negatives; in each view, those that were mined for this view.
+    In each view of `each_item_then_negatives`, an item is followed by its k negatives that were mined for this view.
     Ids are ``(b, k)`` per set of negatives.
     """
 
     items: Batch
-    items_then_negatives: Batch
+    each_item_then_negatives: Batch
     negative_ids: tuple[Tensor, ...]
 
 
@@ -50,7 +50,7 @@ class MinedBatchLayout(NamedTuple):
 
         >>> rows = torch.tensor([0, 5, 6, 1, 7, 8])
         >>> parts = MinedBatchLayout(1, num_sets_per_item=2).split_mined_batch(Batch((rows, rows), None, None, rows))
-        >>> parts.items.ids.tolist(), [view.tolist() for view in parts.items_then_negatives.views]
+        >>> parts.items.ids.tolist(), [view.tolist() for view in parts.each_item_then_negatives.views]
         ([0, 1], [[0, 5, 1, 7], [0, 6, 1, 8]])
         >>> [ids.flatten().tolist() for ids in parts.negative_ids]
         [[5, 7], [6, 8]]

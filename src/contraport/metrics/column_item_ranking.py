@@ -23,7 +23,7 @@ MAX_NEAREST_COLUMNS_KEPT_PER_ROW = 100
 """Maximum number of nearest columns that a `ColumnRanking` holds for each row."""
 
 
-@keep_deprecated_attributes(popularity_ratio="popularity_relative_to_training_pairs")
+@keep_deprecated_attributes(popularity_ratio="nearest_to_paired_popularity_ratio")
 @dataclass(frozen=True)
 class ColumnRanking:
     """Ranking of the column items for each row item that has a test pair.
@@ -69,25 +69,25 @@ class ColumnRanking:
 
     def share_of_columns_in_any_top_k(self, k: int) -> float:
         """Return the share of columns that are among some row's k nearest."""
-        return len(np.unique(self._concatenated_nearest_columns(k))) / len(self.column_popularity)
+        return len(np.unique(self._flat_nearest_columns(k))) / len(self.column_popularity)
 
     def column_hubness(self, k: int) -> float:
         """Return the hubness, the skewness of the columns' k-nearest-neighbor counts."""
-        counts = np.bincount(self._concatenated_nearest_columns(k), minlength=len(self.column_popularity))
+        counts = np.bincount(self._flat_nearest_columns(k), minlength=len(self.column_popularity))
         centered = counts - counts.mean()
         return float((centered**3).mean() / max((centered**2).mean(), 1e-12) ** 1.5)
 
-    def popularity_relative_to_training_pairs(self, k: int) -> float:
+    def nearest_to_paired_popularity_ratio(self, k: int) -> float:
         """Return how popular the k nearest columns are, relative to those of training pairs.
 
         The popularity of a column is its number of training pairs. A column counts once for each row that ranks it, or
         for each training pair. If there are fewer popular columns than k, even the k most popular ones have a ratio
         below 1. So compare the ratios of different rankings.
         """
-        shown = self.column_popularity[self._concatenated_nearest_columns(k)].mean()
+        shown = self.column_popularity[self._flat_nearest_columns(k)].mean()
         return float(shown / np.average(self.column_popularity, weights=self.column_popularity))
 
-    def _concatenated_nearest_columns(self, k: int) -> np.ndarray[Any, Any]:
+    def _flat_nearest_columns(self, k: int) -> np.ndarray[tuple[int], Any]:
         """Return the indices of all rows' k nearest columns, as one flat array."""
         self._check_depth(k)
         nearest = self.ranked_columns[:, :k]

@@ -6,8 +6,8 @@ from scipy import stats
 from sklearn.metrics import ndcg_score
 from tests.errors import raises_usage_error
 
-from contraport.metrics import column_ranking
-from contraport.metrics.column_ranking import ColumnRanking, rank_columns
+from contraport.metrics import column_item_ranking
+from contraport.metrics.column_item_ranking import ColumnRanking, rank_columns
 from contraport.metrics.intervals import MetricResult, bootstrap_interval
 
 rng = np.random.default_rng(0)
@@ -25,7 +25,7 @@ def scores_without_training_columns() -> np.ndarray:
 
 @pytest.fixture(params=[1 << 24, 100], ids=["at once", "in parts"])
 def ranking(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ColumnRanking:
-    monkeypatch.setattr(column_ranking, "MAX_COSINES_IN_MEMORY", request.param)
+    monkeypatch.setattr(column_item_ranking, "MAX_COSINES_IN_MEMORY", request.param)
     return rank_columns(ROWS, COLUMNS, TRAIN, TEST)
 
 
@@ -82,7 +82,7 @@ def test_recall_interval_agrees_with_resampling_rows() -> None:
 
 def test_rejects_numbers_beyond_the_stored_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rank_columns(ROWS, COLUMNS, TRAIN, TEST).pair_hits_at(31).all()  # all 30 columns are ranked
-    monkeypatch.setattr(column_ranking, "MAX_NEAREST_COLUMNS_KEPT_PER_ROW", 8)
+    monkeypatch.setattr(column_item_ranking, "MAX_NEAREST_COLUMNS_KEPT_PER_ROW", 8)
     ranking = rank_columns(ROWS, COLUMNS, TRAIN, TEST)
     metrics = (
         ranking.pair_hits_at,
@@ -90,7 +90,7 @@ def test_rejects_numbers_beyond_the_stored_ranks(monkeypatch: pytest.MonkeyPatch
         ranking.row_ndcg_at,
         ranking.share_of_columns_in_any_top_k,
         ranking.column_hubness,
-        ranking.popularity_relative_to_training_pairs,
+        ranking.nearest_to_paired_popularity_ratio,
     )
     for metric in metrics:
         metric(8)
@@ -106,7 +106,7 @@ def test_coverage_and_popularity(ranking: ColumnRanking) -> None:
     order = np.argsort(-scores_without_training_columns()[TEST[:, 0].unique()], axis=1)[:, :4]
     counts = TRAIN[:, 1].bincount(minlength=30).numpy()
     assert ranking.share_of_columns_in_any_top_k(4) == len(np.unique(order)) / 30
-    assert ranking.popularity_relative_to_training_pairs(4) == pytest.approx(
+    assert ranking.nearest_to_paired_popularity_ratio(4) == pytest.approx(
         counts[order].mean() / counts[TRAIN[:, 1]].mean()
     )
 
@@ -133,11 +133,11 @@ def test_rows_with_few_columns_left_count_only_those() -> None:
         assert ranking.share_of_columns_in_any_top_k(k) == len(set(shown)) / 30
         assert ranking.column_hubness(k) == pytest.approx(stats.skew(np.bincount(shown, minlength=30)))
         expected = popularity[shown].mean() / popularity[train[:, 1]].mean()
-        assert ranking.popularity_relative_to_training_pairs(k) == pytest.approx(expected)
+        assert ranking.nearest_to_paired_popularity_ratio(k) == pytest.approx(expected)
 
 
 def test_ranking_by_popularity_has_a_large_popularity_ratio() -> None:
     pairs = torch.tensor([(row, 0) for row in range(20)] + [(row, 1 + row % 5) for row in range(20)])
     columns = torch.tensor([[1.0, 0.0]] + [[0.0, 1.0]] * 5)
     ranking = rank_columns(torch.tensor([[1.0, 0.1]]).repeat(30, 1), columns, pairs, torch.tensor([[25, 1]]))
-    assert ranking.popularity_relative_to_training_pairs(1) > 1.5
+    assert ranking.nearest_to_paired_popularity_ratio(1) > 1.5
