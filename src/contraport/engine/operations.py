@@ -22,17 +22,15 @@ from contraport.engine.half_steps import HalfStepsOperation, HalfStepSpec, Relax
 from contraport.engine.masked_geometry import Geometry
 from contraport.engine.pair_passes import AxisName, PairPasses, WeightTerm
 from contraport.errors import UsageError
-from contraport.options import accept_deprecated_keywords
 
 
-@accept_deprecated_keywords(empty_value="empty_log_sum")
 def run_half_steps(
     geometry: Geometry,
     steps: Sequence[HalfStepSpec],
     log_marginals: tuple[Tensor, Tensor],
     relaxation: Relaxation | None = None,
     initial: Sequence[Tensor] = (),
-    empty_log_sum: float = 0.0,
+    empty_value: float = 0.0,
 ) -> list[Tensor]:
     """Run Sinkhorn half-steps and return one potential for each.
 
@@ -44,7 +42,7 @@ def run_half_steps(
         log_marginals: log a, (N,), and log b, (M,).
         relaxation: relaxation of the marginals; None enforces them exactly.
         initial: potentials that steps may read, of length N or M as their axis needs.
-        empty_log_sum: the log-sum of a row or column without weight (all masked, say). Any finite number has no effect
+        empty_value: the log-sum of a row or column without weight (all masked, say). Any finite number has no effect
             on the plan and keeps the potentials finite.
 
     Returns:
@@ -64,7 +62,7 @@ def run_half_steps(
         passes = len(group_steps_by_pass(steps, len(initial)))
         config, relaxation = choose_backend_config(geometry, len(steps), passes), relaxation or Relaxation()
         operation = HalfStepsOperation(
-            config, geometry, tuple(steps), log_marginals, relaxation, tuple(initial), empty_log_sum
+            config, geometry, tuple(steps), log_marginals, relaxation, tuple(initial), empty_value
         )
         return operation.compute_differentiable_outputs_by_backend()
 
@@ -104,7 +102,7 @@ def _log_sums(geometry: Geometry, axis: AxisName, potential: Tensor | None) -> T
     like = geometry.log_kernel.inputs[0] if potential is None else potential
     zeros = constant_vector(geometry.shape[0], 0.0, like), constant_vector(geometry.shape[1], 0.0, like)
     initial = [zeros[axis == "rows"] if potential is None else potential]
-    (negative,) = run_half_steps(geometry, [HalfStepSpec(axis, 0)], zeros, initial=initial, empty_log_sum=-torch.inf)
+    (negative,) = run_half_steps(geometry, [HalfStepSpec(axis, 0)], zeros, initial=initial, empty_value=-torch.inf)
     return -negative  # with marginals of 1 a half-step is minus a log-sum
 
 
