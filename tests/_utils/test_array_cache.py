@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from contraport._utils import locks
-from contraport._utils.array_cache import find_cached_arrays, load_or_build_arrays, write_cached_arrays
+from contraport._utils.array_cache import arrays_to_fill_and_cache, find_cached_arrays, load_or_build_arrays
 from contraport._utils.files import preallocate_memmap
 from contraport._utils.locks import LOCK_FILE
 from tests.errors import raises_usage_error
@@ -27,9 +27,9 @@ def test_key_file_matches_its_arrays_with_concurrent_writers(tmp_path: Path, mon
     def interrupt(*args: object) -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), write_cached_arrays(tmp_path, cache_key(1)) as (first_arrays,):  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt), arrays_to_fill_and_cache(tmp_path, cache_key(1)) as (first_arrays,):  # noqa: PT012
         first_arrays[:] = 1
-        with write_cached_arrays(tmp_path, cache_key(2)) as (second_arrays,):  # as a concurrent process
+        with arrays_to_fill_and_cache(tmp_path, cache_key(2)) as (second_arrays,):  # as a concurrent process
             second_arrays[:] = 2
         monkeypatch.setattr("contraport._utils.array_cache.write_json", interrupt)
     arrays = find_cached_arrays(tmp_path, cache_key(2))
@@ -80,7 +80,7 @@ def test_second_process_waits_and_loads_arrays_of_the_first(tmp_path: Path, monk
 
     def finish_first_process(seconds: float) -> None:
         calls.append("waited")
-        with write_cached_arrays(tmp_path, cache_key(1)) as (cached,):
+        with arrays_to_fill_and_cache(tmp_path, cache_key(1)) as (cached,):
             cached[:] = 1
         (tmp_path / LOCK_FILE).unlink()
 

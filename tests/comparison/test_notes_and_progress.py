@@ -22,10 +22,10 @@ from contraport.comparison import jobs as running
 from contraport.comparison.compare_command import (
     _build_results_where_all_trials_failed,
     _build_trial_records,
-    _check_metrics_and_estimate_seconds,
     _compose_notes,
     _describe_first_metric_or_failure,
     _provide_progress_callback,
+    _require_metric_and_estimate_training,
     _run_cells,
 )
 from contraport.comparison.grid import Grid
@@ -173,7 +173,7 @@ def test_every_row_is_checked_before_training(tmp_path: Path, monkeypatch: pytes
 def test_plan_estimates_the_total_duration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], processes: int, expected: str
 ) -> None:
-    monkeypatch.setattr(MODULE, "_check_metrics_and_estimate_seconds", lambda grid, cell, estimate: 600.0)
+    monkeypatch.setattr(MODULE, "_require_metric_and_estimate_training", lambda grid, cell, estimate_seconds: 600.0)
     compare(**SMALL | {"progress": True}, processes=processes, dry_run=True, out=tmp_path)
     assert f"600 s per training run, {expected}" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
@@ -181,7 +181,7 @@ def test_plan_estimates_the_total_duration(
 
 def test_estimate_counts_toward_a_budget_without_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started = count_trainings(monkeypatch)
-    monkeypatch.setattr(MODULE, "_check_metrics_and_estimate_seconds", lambda grid, cell, estimate: 600.0)
+    monkeypatch.setattr(MODULE, "_require_metric_and_estimate_training", lambda grid, cell, estimate_seconds: 600.0)
     result = compare(**SMALL, budget="5m", out=tmp_path)
     assert (started, result.num_missing) == ([], 4)
     assert "The budget of 5m is shorter than one training run, so none was started." in result.notes
@@ -219,8 +219,8 @@ def test_no_estimate_for_rejected_settings(
         raise error.pop(0)
 
     monkeypatch.setattr(MODULE, "build_components", raise_next_error)
-    assert _check_metrics_and_estimate_seconds(grid, grid.cells_of_all_seeds[0], estimate=True) is None
-    assert _check_metrics_and_estimate_seconds(grid, grid.cells_of_all_seeds[0], estimate=True) is None
+    assert _require_metric_and_estimate_training(grid, grid.cells_of_all_seeds[0], estimate_seconds=True) is None
+    assert _require_metric_and_estimate_training(grid, grid.cells_of_all_seeds[0], estimate_seconds=True) is None
     with pytest.raises(RuntimeError, match="a bug"):
-        _check_metrics_and_estimate_seconds(grid, grid.cells_of_all_seeds[0], estimate=True)
+        _require_metric_and_estimate_training(grid, grid.cells_of_all_seeds[0], estimate_seconds=True)
     assert arguments == [("my data", "cpu")] * 3

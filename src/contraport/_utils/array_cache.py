@@ -52,7 +52,7 @@ def load_or_build_arrays(
     with lock_folder(folder, "train", argument=argument, wait=True), translate_write_errors(argument, folder):
         arrays = find_cached_arrays(folder, key)  # another process may have made them meanwhile
         if arrays is None:
-            with write_cached_arrays(folder, key) as empty:
+            with arrays_to_fill_and_cache(folder, key) as empty:
                 fill(empty)
             arrays = find_cached_arrays(folder, key)
         if arrays is None:
@@ -107,7 +107,7 @@ def expected_array_bytes(key: Mapping[str, Any]) -> int:
 
 
 @contextmanager
-def write_cached_arrays(folder: Path, key: Mapping[str, Any]) -> Iterator[Sequence[np.ndarray]]:
+def arrays_to_fill_and_cache(folder: Path, key: Mapping[str, Any]) -> Iterator[Sequence[np.ndarray]]:
     """Context manager that yields arrays to fill, and caches them on success."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CACHE_KEY_FILE).unlink(missing_ok=True)  # before the arrays change: a key is never beside other arrays

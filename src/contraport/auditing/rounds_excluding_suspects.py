@@ -57,12 +57,12 @@ class RoundResult(NamedTuple):
     noise_rate: NoiseRate
     last_computed_features: PairedFeatures | None
 
-    def get_trusted_pair_indices(self, view_names: Sequence[str]) -> Tensor:
+    def get_trusted_pair_indices(self, names_for_error: Sequence[str]) -> Tensor:
         """Return the sorted indices of the pairs that are not suspected mismatches."""
         items, suspects = len(self.scores), round(self.noise_rate.rate * len(self.scores))
         check(
             items - suspects >= NUM_NEIGHBORS + 2,
-            f"data: {suspects} of {items} pairs of {' and '.join(view_names)} look wrong, which leaves too few to "
+            f"data: {suspects} of {items} pairs of {' and '.join(names_for_error)} look wrong, which leaves too few to "
             "score others by. The two views may not share enough information; with three or more views, select "
             "others by given_views.",
             "too_few_trusted",

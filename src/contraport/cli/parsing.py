@@ -47,7 +47,7 @@ def parse_command_line(command: Command[...], argv: Sequence[str], *, prog: str)
         UsageError: an unknown option or key (the message offers the nearest), or a value of the wrong type.
     """
     parser = _build_parser(command, prog, command.options_by_name)
-    argv = [parser.normalize_flag(word) for word in argv]
+    argv = [parser.to_current_underscore_flag(word) for word in argv]
     informative = [
         argument for argument in argv if argument.startswith(("--print_config", "--help")) or argument == "-h"
     ]
@@ -158,7 +158,7 @@ class _Parser(ArgumentParser):
                 content = yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True)
         return super().parse_string(content, *args, **kwargs)
 
-    def normalize_flag(self, word: str) -> str:
+    def to_current_underscore_flag(self, word: str) -> str:
         """Replace dashes in a flag by underscores, and a deprecated name by the current one."""
         match = re.match(r"--([\w-]+)", word)
         if match is None:

@@ -110,7 +110,7 @@ def compare(arguments: dict[str, Any]) -> Comparison:
     missing = [cell for cell in every if build_cell_job(grid, cell).reusable_result is None]
     needs_estimate = console is not None or options.budget is not None
     budget.first_job_seconds = (
-        _check_metrics_and_estimate_seconds(grid, missing[0], estimate=needs_estimate) if missing else None
+        _require_metric_and_estimate_training(grid, missing[0], estimate_seconds=needs_estimate) if missing else None
     )
     if console is not None:
         _print_training_estimate(console, grid, len(trial_cells), len(missing), budget.first_job_seconds)
@@ -241,10 +241,10 @@ def _build_cell_settings_and_components(grid: Grid, cell: TrainingCell) -> tuple
     return settings, build_components(settings, dataset=dataset)
 
 
-def _check_metrics_and_estimate_seconds(grid: Grid, cell: TrainingCell, *, estimate: bool) -> float | None:
+def _require_metric_and_estimate_training(grid: Grid, cell: TrainingCell, *, estimate_seconds: bool) -> float | None:
     """Check that at least one metric can be computed, and estimate the training time.
 
-    The time is estimated from a few steps. It is None without `estimate`, or if the training run would be refused.
+    The estimate, from a few steps, is None without `estimate_seconds` or if training would be refused.
 
     Raises:
         UsageError: no metric can be computed.
@@ -253,7 +253,7 @@ def _check_metrics_and_estimate_seconds(grid: Grid, cell: TrainingCell, *, estim
     try:
         settings, components = _build_cell_settings_and_components(grid, cell)
         unmet = _unmet_requirement_by_metric(metrics, settings, components)
-        if estimate:
+        if estimate_seconds:
             steps = components.steps_per_epoch * settings.epochs
             seconds = train_timed_steps(settings, components).median_step_seconds * steps
     except (UsageError, MemoryError, RuntimeError) as error:

@@ -157,7 +157,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="contraport", model_ca
         parts = (CONCATENATED_REPRESENTATION, PROJECTION_REPRESENTATION, BOTH_REPRESENTATION)
         self.representation_views: tuple[int, ...] = tuple(range(len(self.shapes)))
         if representation not in parts:
-            view = resolve_view_index("representation", representation, self.view_names, self.shapes, others=parts)
+            view = resolve_view_index("representation", representation, self.view_names, self.shapes, error_names=parts)
             self.representation_views = (view,)
         part = representation if representation in parts else CONCATENATED_REPRESENTATION
         self.representation_part = cast(RepresentationName, part)
@@ -495,11 +495,11 @@ def kind_from_shape(shape: Shape) -> str:
 
 
 def resolve_view_index(
-    argument: str, value: object, names: Sequence[str], shapes: Sequence[Shape], *, others: Sequence[str] = ()
+    argument: str, value: object, names: Sequence[str], shapes: Sequence[Shape], *, error_names: Sequence[str] = ()
 ) -> int:
     """Return the index of a view, given its name, its index, or a kind of data that only this view has.
 
-    `others` are further valid values, for messages.
+    `error_names` are further values that only the error message lists as valid.
 
     Raises:
         UsageError: no view matches, or several are of the kind.
@@ -517,7 +517,7 @@ def resolve_view_index(
     message = f"{argument}: {text!r} is the kind of {len(matches)} views; name one of {matches}."
     check(len(matches) < 2, message, "ambiguous")
     if not matches:
-        raise unknown_name_error(argument, text, dict.fromkeys([*others, *names, *kinds, *numbers]))
+        raise unknown_name_error(argument, text, dict.fromkeys([*error_names, *names, *kinds, *numbers]))
     return kinds.index(text)
 
 

@@ -490,7 +490,7 @@ class CallableLogKernel(LogKernel):
             bias = row_shift if bias is None else bias + row_shift
         return replace(self, link=link, cost_factor=self.cost_factor * factor, row_bias=bias)
 
-    def _negative_costs_in_units(self, x: Tensor, y: Tensor) -> Tensor:
+    def _negative_costs_over_cost_unit(self, x: Tensor, y: Tensor) -> Tensor:
         """Return -cost(x, y) / cost_unit of all pairs, (n, m)."""
         value = self.cost(x, y)
         expected = (x.shape[0], y.shape[0])
@@ -501,14 +501,14 @@ class CallableLogKernel(LogKernel):
 
     def gather_entries(self, rows: Tensor, columns: Tensor) -> Tensor:
         def one(x: Tensor, y: Tensor) -> Tensor:
-            return self._negative_costs_in_units(x[None], y[None])[0, 0]
+            return self._negative_costs_over_cost_unit(x[None], y[None])[0, 0]
 
         # A cost maps two sets to all their pairs; vmap over sets of one evaluates it at k pairs instead of k^2.
         t = torch.func.vmap(one)(self.x[rows], self.y[columns])
         return self._apply_link(t if self.row_bias is None else t + self.row_bias[rows])
 
     def dense(self) -> Tensor:
-        t = self._negative_costs_in_units(self.x, self.y)
+        t = self._negative_costs_over_cost_unit(self.x, self.y)
         return self._apply_link(t if self.row_bias is None else t + self.row_bias[:, None])
 
     def tile_with_link_input(self, rows: slice, columns: slice, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -565,7 +565,7 @@ class _TransposedCost(nn.Module):
 @accept_deprecated_keywords(cost_scale="cost_unit")
 @dataclass(frozen=True, eq=False)
 class MatrixLogKernel(LogKernel):
-    """Log-kernel given as an (N, M) matrix T, such as logits."""
+    """Log-kernel link(T), given as an (N, M) matrix T of logits over temperature."""
 
     matrix: Tensor
     link: Link | None = None

@@ -94,15 +94,15 @@ def column_log_sums(geometry: Geometry, potential: Tensor | None = None) -> Tens
     return _log_sums(geometry, "columns", potential)
 
 
-def _log_sums(geometry: Geometry, axis: AxisName, potential: Tensor | None) -> Tensor:
+def _log_sums(geometry: Geometry, result_axis: AxisName, potential: Tensor | None) -> Tensor:
     """Return the log-sum-exp of each row, or of each column, of log K plus a potential."""
-    if potential is not None and potential.shape != (geometry.shape[axis == "rows"],):
-        size, got = geometry.shape[axis == "rows"], tuple(potential.shape)
+    if potential is not None and potential.shape != (geometry.shape[result_axis == "rows"],):
+        size, got = geometry.shape[result_axis == "rows"], tuple(potential.shape)
         raise UsageError(f"potential: must have shape ({size},), got {got}.", kind="shape")
     like = geometry.log_kernel.inputs[0] if potential is None else potential
     zeros = constant_vector(geometry.shape[0], 0.0, like), constant_vector(geometry.shape[1], 0.0, like)
-    initial = [zeros[axis == "rows"] if potential is None else potential]
-    (negative,) = run_half_steps(geometry, [HalfStepSpec(axis, 0)], zeros, initial=initial, empty_value=-torch.inf)
+    step, initial = HalfStepSpec(result_axis, 0), [zeros[result_axis == "rows"] if potential is None else potential]
+    (negative,) = run_half_steps(geometry, [step], zeros, initial=initial, empty_value=-torch.inf)
     return -negative  # with marginals of 1 a half-step is minus a log-sum
 
 

@@ -325,7 +325,7 @@ class RingPairPasses(PairPasses):
         return self._combine_in_row_order(by_row, self.rows), self._combine_in_row_order(by_column, self.columns)
 
     def weighted_kernel_sums(self, terms: Sequence[WeightTerm]) -> list[Tensor]:
-        terms = self._sort_terms_by_process(terms)
+        terms = self._sort_within_terms_by_process(terms)
         sums = [torch.zeros_like(t.column_exponents if t.factor_axis == "rows" else t.row_exponents) for t in terms]
         for visit, passes in self._iter_visits_with_passes():
             parts = {"rows": visit.columns, "columns": visit.rows}  # a sum over rows has an entry for each column
@@ -345,7 +345,7 @@ class RingPairPasses(PairPasses):
     def input_grads(
         self, terms: Sequence[WeightTerm], needs_grad: Sequence[bool], *, without_link: bool = False
     ) -> list[Tensor | None]:
-        terms, columns = self._sort_terms_by_process(terms), self.ring.own.column_input_indices
+        terms, columns = self._sort_within_terms_by_process(terms), self.ring.own.column_input_indices
         gradients = [
             torch.zeros_like(value) if needed and k not in columns else None
             for k, (value, needed) in enumerate(zip(self.ring.inputs, needs_grad, strict=True))
@@ -396,7 +396,7 @@ class RingPairPasses(PairPasses):
             geometry = Geometry(visit.log_kernel, masks)
             yield visit, self.visit_passes_class(geometry, _SINGLE_PROCESS, (), self.operand_dtype)
 
-    def _sort_terms_by_process(self, terms: Sequence[WeightTerm]) -> list[WeightTerm]:
+    def _sort_within_terms_by_process(self, terms: Sequence[WeightTerm]) -> list[WeightTerm]:
         """Return the terms of the pair weights, their rows and columns ordered by process."""
         rows, columns = self.rows.sort_rows_by_process, self.columns.sort_rows_by_process
         return [

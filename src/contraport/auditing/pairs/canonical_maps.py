@@ -112,10 +112,10 @@ def find_width_reduction_note(features: tuple[TensorOrComputedRows, TensorOrComp
     return f"features of {sizes} numbers: canonical correlations use their {used}"
 
 
-def find_principal_directions_if_wide(values: TensorOrComputedRows, pool: Tensor, center: Tensor) -> Tensor | None:
+def find_principal_directions_if_wide(values: TensorOrComputedRows, indices: Tensor, center: Tensor) -> Tensor | None:
     """Return principal directions of the rows, or None if the matrix is narrow.
 
-    They are orthonormal, ``(F, MAX_FITTED_WIDTH)``, and fitted to the rows in `pool`; a matrix of at most that width is
+    They are orthonormal, ``(F, MAX_FITTED_WIDTH)``, fitted to the rows at `indices`; a matrix of at most that width is
     narrow. The directions are approximate, by randomized subspace iteration, but contain all variance of low rank.
 
     Source: Halko, Martinsson and Tropp (2011), Finding structure with randomness, algorithm 4.4.
@@ -123,11 +123,11 @@ def find_principal_directions_if_wide(values: TensorOrComputedRows, pool: Tensor
     width = values.shape[1]
     if width <= MAX_FITTED_WIDTH:
         return None
-    generator = torch_generator("audit.canonical_directions", len(pool), width)
+    generator = torch_generator("audit.canonical_directions", len(indices), width)
     basis = None
     for _ in range(3):
         product = center.new_zeros(width, MAX_FITTED_WIDTH)
-        for block in pool.split(max(1, MAX_VALUES_AT_A_TIME // width)):
+        for block in indices.split(max(1, MAX_VALUES_AT_A_TIME // width)):
             rows = values[block] - center
             if basis is None:
                 drawn = torch.randn(len(rows), MAX_FITTED_WIDTH, dtype=rows.dtype, generator=generator).to(rows)

@@ -58,22 +58,24 @@ def computable_view_rate_mask(names: Sequence[str], reliable_pairs: Collection[t
 
 
 def right_view_log_odds(
-    mismatch_log_ratios: NDArray[np.floating], view_pairs: Sequence[tuple[int, int]], noise_rates: NDArray[np.floating]
+    mismatch_log_ratios: NDArray[np.floating],
+    view_pairs: Sequence[tuple[int, int]],
+    view_noise_rates: NDArray[np.floating],
 ) -> NDArray[np.floating]:
     """Return the log odds that each view belongs to its item, ``(n, k)``.
 
     Args:
         mismatch_log_ratios: `mismatch_log_likelihood_ratios` of each pair of views, ``(n, pairs)``.
         view_pairs: the numbers of the two views of each pair.
-        noise_rates: share of items whose view is wrong, for each view, ``(k,)``.
+        view_noise_rates: share of items whose view is wrong, for each view, ``(k,)``.
     """
     from scipy.special import logsumexp
 
-    views = range(len(noise_rates))
+    views = range(len(view_noise_rates))
     wrong_views = [wrong for size in range(MAX_ASSUMED_WRONG_VIEWS_PER_ITEM + 1) for wrong in combinations(views, size)]
     is_wrong = np.array([[view in wrong for view in views] for wrong in wrong_views])
     is_pair_wrong = np.array([[row[first] or row[second] for first, second in view_pairs] for row in is_wrong])
-    prior = np.clip(noise_rates, 0.01, 0.9)
+    prior = np.clip(view_noise_rates, 0.01, 0.9)
     log_prior = np.where(is_wrong, np.log(prior), np.log1p(-prior)).sum(axis=1)
     log_posterior = log_prior + PAIR_DEPENDENCE_DISCOUNT * mismatch_log_ratios @ is_pair_wrong.T
     columns = [

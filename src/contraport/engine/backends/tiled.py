@@ -102,7 +102,7 @@ class StreamedPairPasses(PairPasses):
         ranges = [(0.0, 0.0) if v is None else _midpoint_and_half_range(v) for v in exponents]
         centered = [None if v is None else v - middle for v, (middle, _) in zip(exponents, ranges, strict=True)]
         if self.has_bounded_exponents and max(radius for _, radius in ranges) <= self.limit:
-            products = self._multiply_by_exp_kernel(*(None if v is None else v.exp() for v in centered))
+            products = self._multiply_by_unbiased_exp_kernel(*(None if v is None else v.exp() for v in centered))
             sums = [None if v is None else v.log() for v in products]
         else:
             sums = self._stable_log_sums(*centered)
@@ -117,7 +117,7 @@ class StreamedPairPasses(PairPasses):
         if groups[0].shared_exponents is None:
             (group,) = groups
             index = {term.factor_axis: k for k, term in enumerate(terms)}
-            by_row, by_column = self._multiply_by_exp_kernel(
+            by_row, by_column = self._multiply_by_unbiased_exp_kernel(
                 group.column_factors[index["columns"]] if "columns" in index else None,
                 group.row_factors[index["rows"]] if "rows" in index else None,
             )
@@ -217,7 +217,7 @@ class StreamedPairPasses(PairPasses):
         )
         return islice(ranges, self.processes.rank, None, self.processes.size)
 
-    def _multiply_by_exp_kernel(self, right: Tensor | None, left: Tensor | None) -> OptionalSums:
+    def _multiply_by_unbiased_exp_kernel(self, right: Tensor | None, left: Tensor | None) -> OptionalSums:
         """Return K v and u^T K for the kernel K without row and column biases."""
         by_row = None if right is None else torch.zeros_like(self.row_bias)
         by_column = None if left is None else torch.zeros_like(self.column_bias)

@@ -57,7 +57,7 @@ def row_sums_by_column_split_kernel(
             x, y, x_block, y_block, row_bias, column_bias, rows, columns, n, m, D, LINK, PRECISION, BLOCK_D
         )  # fmt: skip
         s = _apply_link(t, factor, power, LINK)
-        s = _mask_tile(s, row_labels, column_labels, rows, columns, n, m, NUM_MASKS, EXCEPTION_BITS)
+        s = _apply_masks_to_tile(s, row_labels, column_labels, rows, columns, n, m, NUM_MASKS, EXCEPTION_BITS)
         exponent = s * LOG2E + (tl.load(column_exponents + columns, mask=columns < m, other=0.0) * LOG2E)[None, :]
         if LOGARITHM:
             # Powers of two: exp2 is the instruction of the hardware, and exp is exp2 of a product.
@@ -272,8 +272,8 @@ def _link_slope(t, factor, power, LINK: tl.constexpr):
 
 
 @triton.jit
-def _mask_tile(
-    s, row_labels, column_labels, rows, columns, n, m, NUM_MASKS: tl.constexpr, EXCEPTION_BITS: tl.constexpr
+def _apply_masks_to_tile(
+    log_kernel, row_labels, column_labels, rows, columns, n, m, NUM_MASKS: tl.constexpr, EXCEPTION_BITS: tl.constexpr
 ):
     """Return the log-kernel on a tile, minus infinity at masked pairs.
 
@@ -288,8 +288,8 @@ def _mask_tile(
             left = tl.load(row_labels + (2 * k + 1) * n + rows, mask=rows < n, other=0)
             right = tl.load(column_labels + (2 * k + 1) * m + columns, mask=columns < m, other=0)
             excluded = excluded & (left[:, None] != right[None, :])
-        s = tl.where(excluded, -INFINITY, s)
-    return tl.where(columns[None, :] < m, s, -INFINITY)
+        log_kernel = tl.where(excluded, -INFINITY, log_kernel)
+    return tl.where(columns[None, :] < m, log_kernel, -INFINITY)
 
 
 @triton.jit
@@ -304,7 +304,7 @@ def _weight_times_slope_tile(
         x, y, x_block, y_block, row_bias, column_bias, rows, columns, n, m, D, LINK, PRECISION, BLOCK_D
     )
     s = _apply_link(t, factor, power, LINK)
-    s = _mask_tile(s, row_labels, column_labels, rows, columns, n, m, NUM_MASKS, EXCEPTION_BITS)
+    s = _apply_masks_to_tile(s, row_labels, column_labels, rows, columns, n, m, NUM_MASKS, EXCEPTION_BITS)
     w = tl.zeros_like(s)
     # Both loops are unrolled, as their lengths are constants: the outer products stay in registers.
     for group in tl.static_range(GROUPS):
