@@ -43,7 +43,7 @@ def write_texts(path: Path, items: int) -> None:
 
 def count_calls(parts: dict[str, float]) -> None:
     """Add the CPU seconds of encoding and of comparing to `parts`."""
-    neighbors._project_vector_sets = count_seconds(neighbors._project_vector_sets, parts, "encoding")
+    neighbors._embed_as_vector_sets = count_seconds(neighbors._embed_as_vector_sets, parts, "encoding")
     LateInteraction.similarities = count_seconds(LateInteraction.similarities, parts, "comparing")  # type: ignore[method-assign]
 
 

@@ -45,7 +45,7 @@ def test_ndcg_equals_scikit_learn(ranking: ColumnRanking) -> None:
 
 
 def test_recall_per_row_has_the_mean_of_all_pairs(ranking: ColumnRanking) -> None:
-    values = ranking.row_recall_pseudovalues_at(7)
+    values = ranking.pair_recall_row_pseudovalues_at(7)
     assert len(values) == len(TEST[:, 0].unique())
     assert values.mean() == pytest.approx(ranking.pair_hits_at(7).mean())
 
@@ -60,7 +60,7 @@ def test_repeated_pairs_of_a_row_do_not_narrow_the_interval() -> None:
     once, copies = build_ranking(np.ones(50, dtype=int), ranks), build_ranking(np.full(50, 9), ranks.repeat(9))
     for k in (5, 10):
         expected, result = (
-            bootstrap_interval(MetricResult(one.row_recall_pseudovalues_at(k))) for one in (once, copies)
+            bootstrap_interval(MetricResult(one.pair_recall_row_pseudovalues_at(k))) for one in (once, copies)
         )
         assert result == pytest.approx(expected)
         pair_interval = bootstrap_interval(MetricResult(copies.pair_hits_at(k)))
@@ -76,7 +76,7 @@ def test_recall_interval_agrees_with_resampling_rows() -> None:
     hits = np.bincount(ranking.pair_row_positions, weights=ranking.pair_hits_at(10))
     drawn = random.integers(300, size=(4_000, 300))
     low, high = np.quantile(hits[drawn].sum(1) / pairs_per_row[drawn].sum(1), [0.025, 0.975])
-    result = bootstrap_interval(MetricResult(ranking.row_recall_pseudovalues_at(10)), resamples=4_000)
+    result = bootstrap_interval(MetricResult(ranking.pair_recall_row_pseudovalues_at(10)), resamples=4_000)
     assert result == pytest.approx((low, high), abs=0.07 * (high - low))
 
 
@@ -86,7 +86,7 @@ def test_rejects_numbers_beyond_the_stored_ranks(monkeypatch: pytest.MonkeyPatch
     ranking = rank_columns(ROWS, COLUMNS, TRAIN, TEST)
     metrics = (
         ranking.pair_hits_at,
-        ranking.row_recall_pseudovalues_at,
+        ranking.pair_recall_row_pseudovalues_at,
         ranking.row_ndcg_at,
         ranking.share_of_columns_in_any_top_k,
         ranking.column_hubness,

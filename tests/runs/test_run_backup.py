@@ -122,7 +122,7 @@ def test_kill_during_deletion_of_the_backup_keeps_the_new_run(tmp_path: Path) ->
             with suppress(Killed):
                 run.backup.delete()
             completed = left() > 0
-        run.backup.undo_incomplete_or_delete_obsolete()
+        run.backup.undo_or_delete_stale_backup()
         assert sorted(read_files(run)) == ["checkpoints/last.ckpt", "config.yaml"]
         assert run.last_checkpoint.read_bytes() == b"new weights"
         if completed:

@@ -29,7 +29,7 @@ from contraport.errors import FolderInUseError, UsageError, check, message_if_ou
 from contraport.evaluation.evaluate import evaluate
 from contraport.options import get_declared_options, to_config_value
 from contraport.runs import WritableRun
-from contraport.training.components.data_builder import build_dataset, find_held_out_dataset
+from contraport.training.components.data_builder import build_dataset, load_test_set_or_none
 from contraport.training.config import DataPreparationSettings, DataSettings
 from contraport.training.settings_and_run_folder import resolve_settings
 from contraport.training.train import train
@@ -104,7 +104,7 @@ def check_data_unchanged(jobs: Iterable[CellJob]) -> None:
             continue
         if key not in digests:
             settings = resolve_settings(job.data_options)
-            record = SplitDigests.from_datasets_unless_stream(build_dataset(settings), find_held_out_dataset(settings))
+            record = SplitDigests.from_datasets_unless_stream(build_dataset(settings), load_test_set_or_none(settings))
             digests[key] = None if record is None else record.digest_of_both_splits
         message = f"data: {job.options['data']!r} changed since {job.run_folder} was trained on it. "
         check(

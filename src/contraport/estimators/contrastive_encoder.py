@@ -50,7 +50,7 @@ _ArrayOrViews = ArrayLike | tuple[ArrayLike, ...] | Mapping[str, ArrayLike]
 
 
 class _SelfWrappingTransformMixin:
-    """Mixin of `ContrastiveEncoder` with a `transform` that scikit-learn does not wrap.
+    """Mixin of `ContrastiveEncoder` with a `transform` that builds data frames itself.
 
     scikit-learn wraps a `transform` that a class itself defines, to build a frame with the feature names of all views.
     The given views are only known in the call.
@@ -86,8 +86,8 @@ class _AllOrSelectedViewsFeatureTransformer(TransformerMixin, BaseEstimator):
         self.views = views
         self._sklearn_output_config = getattr(encoder, "_sklearn_output_config", {})  # the setting of `set_output`
 
-    def transform(self, with_index: object) -> NDArray[np.float32]:
-        """Return the items' features, (m, features), with the index of a data frame if given."""
+    def transform(self, index_source: object) -> NDArray[np.float32]:
+        """Return the features, (m, features), with the index of `index_source` if a data frame."""
         encoder, loader_config = self.encoder, LoaderConfig(device=resolve_available_device(self.encoder.device))
         dataset = encoder._build_dataset(self.X, reset=False, views=self.views)
         model = encoder._model if self.views is None else FeatureExtractor(encoder._model, self.views)

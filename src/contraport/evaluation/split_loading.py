@@ -223,7 +223,7 @@ class SplitLoader:
             UsageError: the data cannot be loaded, have other columns than the training, or are the run's own and not
                 stored in its folder.
         """
-        settings = self._adapt_settings(data)
+        settings = self._adapt_training_settings_to_load(data)
         if ignore_subset_settings:
             settings = settings.replace_unchecked(**dict.fromkeys(_SUBSET_SETTINGS))
         dataset = build_dataset(settings, split)
@@ -238,7 +238,7 @@ class SplitLoader:
             check_column_names_match_model(self.model, dataset)
         return dataset
 
-    def _adapt_settings(self, data: Any) -> Settings:
+    def _adapt_training_settings_to_load(self, data: Any) -> Settings:
         """Return the training settings, adapted to load the given data."""
         settings, columns = self.training_settings, self.column_roles
         adapted = settings.replace_unchecked(

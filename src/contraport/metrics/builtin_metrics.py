@@ -259,7 +259,7 @@ def link_recall_result(context: EvalContext, k: int) -> MetricResult:
     """Share of test pairs whose column is among the row's k nearest columns.
     Columns of the row's training pairs are left out.
     """
-    values = context.columns_ranked_per_row.row_recall_pseudovalues_at(k)
+    values = context.columns_ranked_per_row.pair_recall_row_pseudovalues_at(k)
     return intervals.MetricResult(values, intervals.bootstrap_means_limited_to_0_1)
 
 

@@ -47,7 +47,7 @@ class ColumnRanking:
         self._check_depth(k)
         return np.asarray(self.pair_ranks <= k)
 
-    def row_recall_pseudovalues_at(self, k: int) -> np.ndarray[Any, Any]:
+    def pair_recall_row_pseudovalues_at(self, k: int) -> np.ndarray[Any, Any]:
         """Return a value per row, (rows,), such that the mean is recall@k of all test pairs.
 
         The recall is a ratio of sums over rows, hits by pairs, and a value is a row's effect on it to first order. A

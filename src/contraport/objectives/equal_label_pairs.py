@@ -27,7 +27,7 @@ def num_smaller_labels(labels: Tensor) -> Tensor:
     return torch.searchsorted(labels.sort().values, labels.contiguous())
 
 
-def log_mean_exp_by_group(groups: Tensor, values: Tensor, weights: Tensor, group_sizes: Tensor) -> Tensor:
+def weighted_log_mean_exp_by_group(groups: Tensor, values: Tensor, weights: Tensor, group_sizes: Tensor) -> Tensor:
     """Return each group's weighted log-mean-exp, (num_groups,), 0 for empty groups.
 
     Args:

@@ -96,13 +96,13 @@ class ExtraNegatives(NamedTuple):
         embeddings: Embeddings of the negatives, (k, d), or sets of vectors, (k, t, d); before they are gathered also
             separate ones for each item, (n, k, d) or (n, k, t, d).
         ids: Item id of each negative, (k,) or (n, k); None if unknown.
-        restricted_to_items: The one item of the batch that each negative is compared with, (k,); None: all items.
+        only_item_per_negative: The one item of the batch that each negative is compared with, (k,); None: all items.
         same_on_all_processes: Whether every process gives the same negatives.
     """
 
     embeddings: Tensor
     ids: Tensor | None = None
-    restricted_to_items: Tensor | None = None
+    only_item_per_negative: Tensor | None = None
     same_on_all_processes: bool = False
 
     def gather(
@@ -115,11 +115,11 @@ class ExtraNegatives(NamedTuple):
         ids = None if self.ids is None else processes.gather(self.ids, counts)
         if embeddings.ndim == inputs.views[0].ndim:
             return ExtraNegatives(embeddings, ids)
-        restricted_to_items = torch.arange(len(embeddings), device=embeddings.device)
+        only_item_per_negative = torch.arange(len(embeddings), device=embeddings.device)
         if inputs.num_first_view_items is not None and inputs.present is not None:
-            restricted_to_items = inputs.present[:, 0].nonzero()[:, 0]
-        restricted_to_items = restricted_to_items.repeat_interleave(embeddings.shape[1])
-        return ExtraNegatives(embeddings.flatten(0, 1), None if ids is None else ids.flatten(), restricted_to_items)
+            only_item_per_negative = inputs.present[:, 0].nonzero()[:, 0]
+        only_item_per_negative = only_item_per_negative.repeat_interleave(embeddings.shape[1])
+        return ExtraNegatives(embeddings.flatten(0, 1), None if ids is None else ids.flatten(), only_item_per_negative)
 
 
 def zero_pad_vector_sets(sets: Sequence[Tensor], min_size: int = 0) -> tuple[Tensor, ...]:

@@ -48,8 +48,8 @@ class LayoutWrapper(Layout, ABC):
     def traits(self) -> LayoutTraits:
         return self.layout.traits
 
-    def with_mask_by_features(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
-        return self.layout.with_mask_by_features(block, features)
+    def with_mask_by_features(self, block: Block, item_features: tuple[Tensor, Tensor]) -> Block:
+        return self.layout.with_mask_by_features(block, item_features)
 
     def pad_negatives_like_views(self, negatives: Tensor) -> Tensor:
         return self.layout.pad_negatives_like_views(negatives)
@@ -225,12 +225,12 @@ class GuidedNegatives(LayoutWrapper):
         """
         return self.layout.traits._replace(requires_features_argument=True, requires_view_features=self.margin <= 0)
 
-    def with_mask_by_features(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
+    def with_mask_by_features(self, block: Block, item_features: tuple[Tensor, Tensor]) -> Block:
         """Exclude pairs whose features are more similar than the positive pair's."""
-        block = super().with_mask_by_features(block, features)
+        block = super().with_mask_by_features(block, item_features)
         pattern = block.pattern
-        x = normalize(features[0])
-        y = x if features[0] is features[1] else normalize(features[1])
+        x = normalize(item_features[0])
+        y = x if item_features[0] is item_features[1] else normalize(item_features[1])
         rows, columns = pattern.positives
         similarities = torch.linalg.vecdot(x[rows], y[columns])
         limits = x.new_full((len(x),), torch.inf).scatter_reduce(0, rows, similarities, "amin") - self.margin

@@ -170,21 +170,21 @@ class PairPattern:
         return replace(self, masks=(*self.masks, duplicates), has_no_empty_row_or_column=nonempty)
 
     def append_negative_columns(
-        self, num_columns: int, item_and_column_ids: tuple[Tensor, Tensor] | None, restricted_to_items: Tensor | None
+        self, num_columns: int, item_and_column_ids: tuple[Tensor, Tensor] | None, only_item_per_column: Tensor | None
     ) -> PairPattern:
         """Return the pattern with k more columns, which are all negatives.
 
         It supports only the direction from rows to columns. Pairs with equal ids, of the n items and the k columns, are
-        excluded. With `restricted_to_items`, (k,), each new column is only compared with that one item.
+        excluded. With `only_item_per_column`, (k,), each new column is only compared with that one item.
         """
         # Masks are equalities of labels, in O(N + M) memory: a Boolean matrix would take O(N M), and could not be read
         # within a pass over tiles.
         masks = tuple(mask.append_columns(num_columns) for mask in self.masks)
-        if restricted_to_items is not None:
+        if only_item_per_column is not None:
             zeros, no_item = torch.zeros_like(self.row_items), torch.full_like(self.column_items, -1)
             # Label 0 marks all rows and the new columns; pairs of equal label are excluded except with their one item.
-            labels = zeros, torch.cat([no_item, torch.zeros_like(restricted_to_items)])
-            exceptions = self.row_items, torch.cat([no_item, restricted_to_items])
+            labels = zeros, torch.cat([no_item, torch.zeros_like(only_item_per_column)])
+            exceptions = self.row_items, torch.cat([no_item, only_item_per_column])
             masks += (LabelExclusion(labels, exception_labels=exceptions),)
         if item_and_column_ids is not None:
             row_ids, column_ids = item_and_column_ids[0][self.row_items], item_and_column_ids[1]
@@ -293,10 +293,10 @@ class Block:
         return matrix.index_select(0, rows).index_select(1, columns)
 
     def append_negative_columns(
-        self, embeddings: Tensor, item_and_column_ids: tuple[Tensor, Tensor] | None, restricted_to_items: Tensor | None
+        self, embeddings: Tensor, item_and_column_ids: tuple[Tensor, Tensor] | None, only_item_per_column: Tensor | None
     ) -> Block:
         """Return the block with k negative columns appended, given their embeddings, (k, d)."""
-        pattern = self.pattern.append_negative_columns(len(embeddings), item_and_column_ids, restricted_to_items)
+        pattern = self.pattern.append_negative_columns(len(embeddings), item_and_column_ids, only_item_per_column)
         return replace(self, pattern=pattern, y=torch.cat(zero_pad_vector_sets([self.y, embeddings])))
 
     def build_geometry(self, kernel: Kernel, temperature: float | Tensor | None = None) -> Geometry:
@@ -390,7 +390,7 @@ class Layout(BooleanFieldCheckMixin, ABC):
         """Properties of the layout that hold for any views, such as `stop_gradient`."""
         return LayoutTraits()
 
-    def with_mask_by_features(self, block: Block, features: tuple[Tensor, Tensor]) -> Block:
+    def with_mask_by_features(self, block: Block, item_features: tuple[Tensor, Tensor]) -> Block:
         """Return a block with pairs masked by item features; by default, the same block."""
         return block
 

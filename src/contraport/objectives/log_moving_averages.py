@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from contraport.engine import check_not_in_torch_func
 from contraport.errors import UsageError, check, check_integer, is_number
-from contraport.objectives.equal_label_pairs import log_mean_exp_by_group, num_smaller_labels
+from contraport.objectives.equal_label_pairs import num_smaller_labels, weighted_log_mean_exp_by_group
 from contraport.objectives.inputs import check_values
 
 
@@ -58,7 +58,7 @@ class ItemLogAverages(nn.Module):
         # Values that are left out form one more group, after the groups of the indices.
         groups_or_last, ones = torch.where(present, groups, size), torch.ones_like(log_values)
         counts = log_values.new_zeros(size + 1).index_add(0, groups_or_last, ones)
-        means = log_mean_exp_by_group(groups_or_last, torch.where(present, log_values, 0), ones, counts)
+        means = weighted_log_mean_exp_by_group(groups_or_last, torch.where(present, log_values, 0), ones, counts)
         means, counts = means[groups], counts[groups]
         new, stored, training = means.detach(), self.log_average.view(-1), should_update_averages(self)
         with torch.no_grad():

@@ -199,7 +199,7 @@ class MatchingProblem:
                 # A block may compare the first coordinates only.
                 embeddings = self.layout.pad_negatives_like_views(negatives.embeddings)[..., : side.x.shape[-1]]
                 both_ids = None if negatives.ids is None else (attributes["ids"], negatives.ids)
-                side = side.append_negative_columns(embeddings, both_ids, negatives.restricted_to_items)
+                side = side.append_negative_columns(embeddings, both_ids, negatives.only_item_per_negative)
                 target_plan = target_plan.append_columns(len(embeddings))
             directions.append(BlockWithTargetPlan(side, target_plan, row_weights))
         return directions

@@ -92,7 +92,7 @@ class ReplacedRunBackup:
         with atomic_write(self.path / run.config_path.name) as copy:
             shutil.copyfile(run.config_path, copy)
 
-    def undo_incomplete_or_delete_obsolete(self) -> None:
+    def undo_or_delete_stale_backup(self) -> None:
         """Move the files of an incomplete backup back, or delete an obsolete backup."""
         if self.is_complete() and self._run.last_checkpoint.exists():
             self.delete()
@@ -107,7 +107,7 @@ class ReplacedRunBackup:
         if self.is_complete() and not self._run.last_checkpoint.exists():
             delete_paths(self._run.possible_paths_besides_config)
             os.replace(self.path / self._run.config_path.name, self._run.config_path)
-        self.undo_incomplete_or_delete_obsolete()
+        self.undo_or_delete_stale_backup()
 
     def delete(self) -> None:
         """Delete the whole backup of the replaced run."""
@@ -233,7 +233,7 @@ class WritableRun(Run):
         """
         run = cls(path)
         run.check_accepts_new_run(overwrite=overwrite)
-        run.backup.undo_incomplete_or_delete_obsolete()
+        run.backup.undo_or_delete_stale_backup()
         if run.config_path.exists():
             run.backup.check_run_path_kinds()
             if run.backup.is_complete():  # the earlier replacement has no checkpoint: the backup is worth more than it

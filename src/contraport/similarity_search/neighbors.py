@@ -229,12 +229,12 @@ def _find_nearest_items_by_sets(
     with rename_argument("query", "data"):
         views, loader_config = build_unaugmented_views(run.settings(), item), LoaderConfig(device=device, num_workers=0)
         check_views_fit_model(encoder, item, views)
-    encode_query = partial(_project_vector_sets, encoder)
+    encode_query = partial(_embed_as_vector_sets, encoder)
     query = extract_item_features(encoder, item, views, loader_config, "query", function=encode_query).to(device)
     is_query_first = model.view_index(query_view) <= model.view_index(view)
 
-    def compare(encoder: Model, inputs: Tensor) -> Tensor:
-        sets = _project_vector_sets(encoder, inputs)
+    def compare(encoder: Model, items: Tensor) -> Tensor:
+        sets = _embed_as_vector_sets(encoder, items)
         # As in the loss, where the vectors of the earlier view look for their match in those of the later one.
         return kernel.similarities(query, sets).T if is_query_first else kernel.similarities(sets, query)
 
@@ -248,9 +248,9 @@ def _find_nearest_items_by_sets(
     return result
 
 
-def _project_vector_sets(model: Model, inputs: Tensor) -> Tensor:
+def _embed_as_vector_sets(model: Model, items: Tensor) -> Tensor:
     """Encode items of a single view as sets of projected vectors, ``(b, t, d)``."""
-    (sets,) = model.project(model.encode([inputs], pooled=False))
+    (sets,) = model.project(model.encode([items], pooled=False))
     return sets
 
 
@@ -403,11 +403,11 @@ def _load_text_or_file_query(
     if len(model.shapes) == 1 and model.shapes[0] == TEXT_SHAPE and (is_chosen or not _has_image_or_npy_suffix(query)):
         return from_arrays([query], name="query", argument="query")
     if _is_existing_path(query):
-        return _load_item_file(Path(query), model)
+        return _load_single_item_file(Path(query), model)
     raise _unknown_query_error(query, features_for_error)
 
 
-def _load_item_file(path: Path, model: Model) -> Dataset:
+def _load_single_item_file(path: Path, model: Model) -> Dataset:
     """Load an image or `.npy` file as a dataset of one item."""
     check_regular_file("query", path)
     if path.suffix == ".npy":

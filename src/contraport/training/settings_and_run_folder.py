@@ -73,7 +73,7 @@ def reset_to_last_checkpoint(run: WritableRun, settings: Settings, digests: Spli
         UsageError: the folder is not writable, or the checkpoint is corrupt or of other items; nothing was changed.
     """
     with run.translate_write_errors():
-        run.backup.undo_incomplete_or_delete_obsolete()
+        run.backup.undo_or_delete_stale_backup()
     position, saved = read_resume_position_or_zero(run), run.find_split_digests()
     if digests is not None and saved is None:
         log.warning("%s has no record of its items (version 0.1.0): they are not checked for changes", run.path)

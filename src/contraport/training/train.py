@@ -41,7 +41,7 @@ from contraport.training.components.data_builder import (
     build_batch_loader,
     build_dataset,
     count_draws_to_cache,
-    find_held_out_dataset,
+    load_test_set_or_none,
     with_epochs_from_steps,
 )
 from contraport.training.components.model_builder import load_initial_weights, with_defaults_from_weights
@@ -133,7 +133,7 @@ def train_from_options(explicit_options: dict[str, Any], *, parent_command: str 
                 return run
             if not settings.resume:
                 run.check_accepts_new_run(overwrite=settings.overwrite)
-            digests = SplitDigests.from_datasets_unless_stream(dataset, find_held_out_dataset(settings))
+            digests = SplitDigests.from_datasets_unless_stream(dataset, load_test_set_or_none(settings))
         with stop_all_on_error():
             _check_data_equal_across_processes(dataset, digests)
         with _lock_run(run), restore_backup_on_failure_before_checkpoint(run):

@@ -62,7 +62,7 @@ class TsallisPlan(Plan):
         It is a scalar if all rows share one potential. The potential is not detached: its first derivative is 0, but
         its second is not.
         """
-        row_values = self.problem.log_row_power_sums(self.potential, 2).exp() / 2
+        row_values = self.problem.log_row_sums_of_base_powers(self.potential, 2).exp() / 2
         threshold = self.potential - self.problem.potential_minus_threshold
         return row_values + threshold if self.has_potential_per_row else row_values.sum() + threshold[0]
 
@@ -113,19 +113,19 @@ class TsallisProblem(HostLoop):
         """Constant to subtract from potentials to get the thresholds of nonzero plan mass."""
         return self.plan_exponent * self.factored_out_base
 
-    def build_power_geometry(self, potential: Tensor, exponent: float) -> Geometry:
-        """Build a geometry whose kernel is a power of the plan's entries, up to a factor.
+    def build_base_power_geometry(self, potential: Tensor, base_exponent: float) -> Geometry:
+        """Build a geometry whose kernel is a power of the base, up to a factor.
 
-        The kernel is [(order - 1) (logit - threshold) / factored_out_base]_+^exponent.
+        The base is [(order - 1) (logit - threshold)]_+, divided by `factored_out_base`.
         """
-        link = ScaledLog1p(exponent) if self.order > 1 else PolynomialTailLink(-exponent)
+        link = ScaledLog1p(base_exponent) if self.order > 1 else PolynomialTailLink(-base_exponent)
         scale = 1 / abs(self.potential_minus_threshold)
         return self.logit_geometry.with_link(link, factor=scale, row_shift=-potential * scale)
 
-    def log_row_power_sums(self, potential: Tensor, exponent: float) -> Tensor:
-        """Return the log of each row's sum of [(order - 1) (logit - threshold)]_+^exponent."""
-        log_factor = exponent * math.log(self.factored_out_base)
-        return row_log_sums(self.build_power_geometry(potential, exponent)) + log_factor
+    def log_row_sums_of_base_powers(self, potential: Tensor, base_exponent: float) -> Tensor:
+        """Return the log of each row's sum of [(order - 1) (logit - threshold)]_+^base_exponent."""
+        log_factor = base_exponent * math.log(self.factored_out_base)
+        return row_log_sums(self.build_base_power_geometry(potential, base_exponent)) + log_factor
 
     def newton_step_and_log_mass(self, potential: Tensor) -> tuple[Tensor, Tensor]:
         """Return each potential's Newton step toward mass 1, and the log of its mass.
@@ -134,10 +134,10 @@ class TsallisProblem(HostLoop):
         above order 1 a norm, convex and decreasing, and below a mean of powers, concave and increasing. From a lower
         bound neither overshoots.
         """
-        slope = self.order - 1
-        log_total = self._log_total_if_potential_shared(self.log_row_power_sums(potential, self.plan_exponent))
+        slope, p = self.order - 1, self.plan_exponent
+        log_total = self._log_total_if_potential_shared(self.log_row_sums_of_base_powers(potential, p))
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.order != 2):
-            log_slopes = self._log_total_if_potential_shared(self.log_row_power_sums(potential, self.plan_exponent - 1))
+            log_slopes = self._log_total_if_potential_shared(self.log_row_sums_of_base_powers(potential, p - 1))
         empty = log_slopes == -torch.inf
         log_total = log_total.masked_fill(empty, 0)
         step = -torch.expm1(-slope * log_total) / slope * torch.exp(log_total - log_slopes.masked_fill(empty, 0))
@@ -280,7 +280,7 @@ class Tsallis(Constraint):
             potential = potential + (step - step.detach())
         log_constant = math.log(share) + problem.plan_exponent * math.log(problem.factored_out_base)
         return TsallisPlan(
-            geometry=problem.build_power_geometry(potential, problem.plan_exponent),
+            geometry=problem.build_base_power_geometry(potential, problem.plan_exponent),
             row_potential=(log_constant - log_total.detach()).masked_fill(empty, log_constant),
             column_potential=None,
             cached_log_row_mass=like.new_full((n,), math.log(share)) if has_potential_per_row else None,

@@ -27,7 +27,7 @@ from contraport.objectives.divergences.divergence import (
     replace_zeros_by_one,
     scale_rows_by_target_mass,
 )
-from contraport.objectives.equal_label_pairs import log_mean_exp_by_group, log_sum_exp_by_group
+from contraport.objectives.equal_label_pairs import log_sum_exp_by_group, weighted_log_mean_exp_by_group
 from contraport.objectives.plan import Plan, PlanWithTarget
 from contraport.objectives.targets.target import SparseTargetPlan
 from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
@@ -129,7 +129,7 @@ class LogKernelAttraction(KernelDivergence):
         entries = target.gather_log_kernel_entries(log_kernel)
         pair_items = items[target.rows]
         pairs = entries.new_zeros(size).index_add(0, pair_items, torch.ones_like(entries))
-        total = log_mean_exp_by_group(pair_items, entries, target.values, pairs)
+        total = weighted_log_mean_exp_by_group(pair_items, entries, target.values, pairs)
         # If an item has a row for each view, each of its pairs occurs in both directions.
         rows = torch.zeros_like(pairs).index_add(0, items, pairs.new_ones(len(items)))
         total = total + torch.where(rows > 1, pairs / 2, pairs).clamp_min(1).log()

@@ -136,8 +136,8 @@ def build_dataset(settings: Settings, split: str = "train") -> Dataset:
     return dataset
 
 
-def find_held_out_dataset(settings: Settings) -> Dataset | None:
-    """Load the held-out items, or return None without a test split."""
+def load_test_set_or_none(settings: Settings) -> Dataset | None:
+    """Load the test split, or return None if there is none."""
     one_split = isinstance(settings.data, torch.utils.data.Dataset) or is_stream(settings.data)
     if one_split or settings.test_fraction == 0:
         return None

@@ -36,7 +36,7 @@ def embed_in_chunks(
     network: nn.Module,
     views: Sequence[Tensor],
     chunk_size: int,
-    offset: LocalBatchOffset | None = None,
+    local_part: LocalBatchOffset | None = None,
 ) -> tuple[Tensor, ...]:
     """Embed a batch in chunks of at most `chunk_size` items (GradCache).
 
@@ -51,7 +51,7 @@ def embed_in_chunks(
         network: the modules that it uses, whose buffers do not change in the second pass.
         views: views of the batch, ``(b, ...)`` each.
         chunk_size: maximum number of items per chunk; chunk sizes differ by at most one.
-        offset: part of a batch that this process holds; default: all of it.
+        local_part: part of a batch that this process holds; default: all of it.
 
     Source: Gao, Zhang, Han and Callan (2021), Scaling deep contrastive learning batch size under memory limited setup.
 
@@ -63,7 +63,7 @@ def embed_in_chunks(
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         return nullcontext(), _restored_buffers(network)  # of the first pass, and of the recomputation
 
-    start, total = (0, len(views[0])) if offset is None else (offset.start, offset.global_batch_size)
+    start, total = (0, len(views[0])) if local_part is None else (local_part.start, local_part.global_batch_size)
     count = math.ceil(total / chunk_size)
     chunks = [slice((number - start) % count, None, count) for number in range(count)]
     pieces = [
