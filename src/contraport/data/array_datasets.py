@@ -180,7 +180,7 @@ def _iterate_row_slices(array: np.ndarray) -> Iterator[slice]:
 def copy_subset_to_memory(dataset: Dataset, positions: PositionArray, new_split: str) -> Dataset:
     """Copy the items at given positions to memory, as a dataset with a new split name."""
     store = ArrayStore(dataset.__getitems__(positions.tolist()).views)
-    return dataset.subset(torch.from_numpy(positions), new_split).replace_fields(store=store)
+    return dataset.subset(torch.from_numpy(positions), new_split, subset_store=store)
 
 
 def check_equal_shapes(argument: str, items: Sequence[Any]) -> None:

@@ -328,17 +328,19 @@ class Dataset(torch.utils.data.Dataset[Batch]):
                 stores[view] = ReorderedColumnStore(stores[view], tuple(map(old.index, new)))
         return self.replace_fields(store=combine_views(stores), column_names=ordered, stored_digests=None)
 
-    def subset(self, positions: Tensor, split: str | None = None) -> Dataset:
+    def subset(self, positions: Tensor, split: str | None = None, *, subset_store: Store | None = None) -> Dataset:
         """Return a dataset of the items at given positions.
 
         `positions` is int64 ``(m,)``. `split` is the name of the new split; default: the current one.
+        `subset_store` has the views of these items, if they were copied.
         """
         per_item = {name: values for name in _PER_ITEM_FIELDS if (values := getattr(self, name)) is not None}
         chosen = {
             name: values[positions] if isinstance(values, Tensor) else [values[row] for row in positions.tolist()]
             for name, values in per_item.items()
         }
-        return self.replace_fields(store=SubsetStore(self.store, positions), split=split or self.split, **chosen)
+        store = SubsetStore(self.store, positions) if subset_store is None else subset_store
+        return self.replace_fields(store=store, split=split or self.split, **chosen)
 
     def drop_duplicates(self) -> Dataset:
         """Keep only the first of the items with equal content in all views."""

@@ -82,9 +82,9 @@ def dataset_from_arrays(
     chosen = select_split_positions(
         split, len(whole), is_test=is_test, labels=labels, domains=domains, test_fraction=test_fraction, groups=groups
     )
-    dataset = whole.subset(torch.from_numpy(chosen), split)
-    if not (owns_arrays and len(chosen) == len(whole)):
-        dataset = dataset.replace_fields(store=whole.store.subset(chosen))
+    keeps_all = owns_arrays and len(chosen) == len(whole)
+    copied = None if keeps_all else whole.store.subset(chosen)
+    dataset = whole.subset(torch.from_numpy(chosen), split, subset_store=copied)
     if is_test is None:
         dataset.num_random_test_items = len(chosen) if split == "test" else len(whole) - len(chosen)
     return dataset
