@@ -11,18 +11,6 @@ from contraport.catalog.objectives import OBJECTIVES, ObjectiveEntry, list_objec
 from contraport.catalog.recipes import RECIPES, Recipe, apply_recipe
 
 __all__ = [
-    "DATASETS",
-    "ENCODERS",
-    "OBJECTIVES",
-    "RECIPES",
-    "DatasetEntry",
-    "EncoderEntry",
-    "ObjectiveEntry",
-    "Recipe",
-    "apply_recipe",
-    "list_datasets",
-    "list_encoders",
-    "list_objectives",
-    "objective",
-    "register_objective",
-]
+    "DATASETS", "ENCODERS", "OBJECTIVES", "RECIPES", "DatasetEntry", "EncoderEntry", "ObjectiveEntry", "Recipe",
+    "apply_recipe", "list_datasets", "list_encoders", "list_objectives", "objective", "register_objective",
+]  # fmt: skip

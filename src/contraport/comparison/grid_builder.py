@@ -128,17 +128,8 @@ def _check_names_in_claims(
 
 
 _RESERVED_TRAIN_OPTION_NAMES = (
-    "data",
-    "seed",
-    "out",
-    "resume",
-    "overwrite",
-    "dry_run",
-    "progress",
-    "device",
-    "root",
-    "validation",
-)
+    "data", "seed", "out", "resume", "overwrite", "dry_run", "progress", "device", "root", "validation",
+)  # fmt: skip
 """Options of `contraport.train` that the comparison sets itself, so that rows and columns may not."""
 
 

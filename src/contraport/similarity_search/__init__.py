@@ -11,18 +11,9 @@ if TYPE_CHECKING:
     from contraport.similarity_search.neighbors import NearestItems, Neighbor, neighbors, search
 
 __all__ = [
-    "Cluster",
-    "Clusters",
-    "DuplicateGroup",
-    "DuplicatesResult",
-    "NearestItems",
-    "Neighbor",
-    "cluster",
-    "duplicates",
-    "mine",
-    "neighbors",
-    "search",
-]
+    "Cluster", "Clusters", "DuplicateGroup", "DuplicatesResult", "NearestItems", "Neighbor", "cluster", "duplicates",
+    "mine", "neighbors", "search",
+]  # fmt: skip
 
 make_package_lazy(
     __name__,
