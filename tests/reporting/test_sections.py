@@ -103,6 +103,7 @@ def test_unevenness_ranges_from_uniform_to_a_single_negative(make_run) -> None:
     single = np.zeros_like(even)
     single[0, 1] = 1
     assert snapshot._replace(plan=single).negatives_tv_from_uniform == pytest.approx(1 - 1 / 120)
+    assert snapshot.share_on_target_if_uniform == pytest.approx(12 / 132)
 
 
 def test_slider_has_all_snapshots(make_run) -> None:
@@ -403,7 +404,7 @@ def test_class_without_a_name_is_shown_by_number(make_run) -> None:
 
 def test_lists_the_most_frequent_confusions(make_run) -> None:
     ((_, plot, worst, *_),) = build_confusion_section(build_assets(make_run())).template_variables["entries"]
-    assert worst == ["zero predicted as one (20%, 2 of 10)", "two predicted as zero (10%, 1 of 10)"]
+    assert worst == ["zero predicted as one (20%, 2 of 10)"], "two is predicted as zero only once"
     assert worst[0] in plot.label
     assert frequent_confusion_sentences(np.eye(2, dtype=int), ["a", "b"]) == []
     assert build_confusion_section(build_assets(make_run("unlabelled", labels=False))) is None
@@ -496,15 +497,16 @@ def test_points_have_the_color_of_their_class(make_run) -> None:
 
 
 def test_equally_frequent_confusions_are_sorted_by_count() -> None:
-    counts = np.array([[0, 1, 0], [0, 2, 0], [0, 7, 0]])
+    counts = np.array([[0, 2, 0], [0, 2, 0], [0, 7, 0]])
     assert frequent_confusion_sentences(counts, ["a", "b", "c"]) == [
         "c predicted as b (100%, 7 of 7)",
-        "a predicted as b (100%, 1 of 1)",
+        "a predicted as b (100%, 2 of 2)",
     ]
+    assert frequent_confusion_sentences(np.array([[3, 1], [0, 4]]), ["a", "b"]) == ["a predicted as b (25%, 1 of 4)"]
 
 
 def test_neighbors_lead_depends_on_the_classes(make_run) -> None:
-    text = "nearest neighbors of test items of different classes."
+    text = "Test items of different classes, each with its nearest neighbors."
     assert text in render_report(load_runs([make_run("three")]))
     one = make_run("one")
     write_npz(one.samples_path, one.page_arrays() | {"labels": np.zeros(30, int)})

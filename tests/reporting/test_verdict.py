@@ -8,7 +8,7 @@ import pytest
 from contraport._utils.files import write_json
 from contraport.reporting.reported_run import load_runs
 from contraport.reporting.sections.results_and_settings import build_metric_table_per_dataset, list_evaluated_metrics
-from contraport.reporting.verdict import compose_verdict_sentences
+from contraport.reporting.verdict import compose_heading, compose_verdict_sentences
 
 
 def write_evaluation(run, probe, **differences):
@@ -103,10 +103,10 @@ def test_runs_worse_than_a_baseline_are_named(make_run, losses, best, worse):
         write_evaluation(make_run(name), 0.9 - loss, raw=(-loss, -loss - 0.01, 0.01 - loss))
         for name, loss in zip(("one", "two"), losses, strict=True)
     ]
-    size = f"{-100 * min(losses):.1f} points".replace("-0.0", "0.0").replace("-", "−")
     sentences = compose_verdict_sentences(load_runs(runs))
-    end = f"; the largest gain is that of {best} over raw inputs, {size}"
-    assert any(f"neither run is significantly better than raw inputs{end}" in sentence for sentence in sentences)
+    end = f"; the largest gain is over raw inputs: {best} by"
+    assert f"On the linear probe neither run is significantly better than raw inputs{end}" in sentences[0]
+    assert compose_heading(load_runs(runs)) == sentences[0]
     assert f"Significantly worse than raw inputs on the linear probe: {worse}." in sentences
 
 
@@ -124,19 +124,19 @@ def test_runs_worse_than_a_baseline_are_named(make_run, losses, best, worse):
             (-0.05, -0.02),
             (-0.07, -0.04),
             "On the linear probe neither run is significantly better than the untrained encoder or raw inputs; the "
-            "largest gain is that of two over raw inputs, −2.0 points (−3.0 to −1.0).",
+            "largest gain is over raw inputs: two by −2.0 points (−3.0 to −1.0).",
         ),
         (
             (0.004, 0.001),
             (0.002, -0.003),
             "On the linear probe neither run is significantly better than the untrained encoder or raw inputs; the "
-            "largest gain is that of one over raw inputs, 0.4 points (−0.6 to 1.4).",
+            "largest gain is over raw inputs: one by 0.4 points (−0.6 to 1.4).",
         ),
         (
             (0.004, 0.004),
             (0.002, -0.003),
             "On the linear probe neither run is significantly better than the untrained encoder or raw inputs; the "
-            "largest gain is that of one and two over raw inputs, 0.4 points (−0.6 to 1.4).",
+            "largest gain is over raw inputs: one by 0.4 points (−0.6 to 1.4); two by 0.4 points (−0.6 to 1.4).",
         ),
         (
             (0.05, 0.001),
@@ -201,7 +201,7 @@ def test_runs_evaluated_separately_get_a_command(make_run):
     runs = [write_evaluation(make_run(name), probe, **BASELINES) for name, probe in (("one", 0.95), ("two", 0.94))]
     sentences = compose_verdict_sentences(load_runs(runs))
     assert sentences[0] == (
-        "On the linear probe one has the best value of the runs, 95.0%; differences between runs have no intervals yet."
+        "On the linear probe one has the best value, 95.0%; differences between runs have no intervals yet."
     )
     paths = " ".join(str(run.path) for run in runs)
     assert sentences[1] == f"For intervals of differences, evaluate them together: contraport evaluate {paths}"
@@ -211,7 +211,7 @@ def test_equal_values_of_runs_are_a_tie(make_run):
     probes = {"one": 0.9501, "two": 0.94, "three": 0.9499}
     runs = [write_evaluation(make_run(name), probe, **BASELINES) for name, probe in probes.items()]
     sentence = compose_verdict_sentences(load_runs(runs))[0]
-    assert sentence.startswith("On the linear probe one and three have the best value of the runs, 95.0%;")
+    assert sentence.startswith("On the linear probe one and three have the best value, 95.0%;")
 
 
 def test_command_quotes_the_folders(make_run):
@@ -334,10 +334,30 @@ def test_retrieval_is_a_headline_for_several_views(make_run):
     assert compose_verdict_sentences(load_runs([run]))[1] == text
 
 
-def test_points_to_the_most_confident_errors(make_run):
-    text = "The most confident errors of the linear probe are listed under Confusion."
-    assert compose_verdict_sentences(load_runs([make_run("one")]))[-1] == text
-    assert text not in compose_verdict_sentences(load_runs([make_run("two", labels=False)]))
+@pytest.mark.parametrize("untrained", [(0.07, 0.05, 0.09), (0.001, -0.01, 0.012)])
+def test_heading_says_that_no_run_beats_a_baseline_and_the_advice_follows(make_run, untrained):
+    """With the best run first, the page would praise a run that the raw inputs equal."""
+    advice = "Use raw inputs for the linear probe."
+    for name, probe in (("one", 0.94), ("two", 0.95)):
+        run = write_evaluation(make_run(name), probe, raw=(-0.004, -0.02, 0.013), untrained=untrained)
+        write_json(run.evaluation_path, run.evaluation() | {"verdict": advice})
+    one, two = load_runs([run.path.parent / "one", run.path.parent / "two"])
+    sentences = compose_verdict_sentences([one, two])
+    assert compose_heading([one, two]) == sentences[0]
+    assert sentences[0].startswith("On the linear probe neither run is significantly better than ")
+    assert f"two ({two.metrics_rows[-1]['step']} steps): {advice}" in sentences
+    assert sum("neither run is" in sentence for sentence in sentences) == 1
+    assert any("two has the best value" in sentence for sentence in sentences[1:])
+
+
+def test_heading_names_the_best_run_if_one_run_beats_the_baselines(make_run):
+    runs = [
+        write_evaluation(make_run("one"), 0.95, **BASELINES),
+        write_evaluation(make_run("two"), 0.9, raw=(0.0, -0.02, 0.02), untrained=(0.02, 0.0, 0.04)),
+    ]
+    heading = compose_heading(load_runs(runs))
+    assert heading is not None
+    assert heading.startswith("On the linear probe one has the best value")
 
 
 @pytest.mark.parametrize(("pairs", "expected"), [(0, False), (1, False), (3, True)])

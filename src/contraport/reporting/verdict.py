@@ -37,8 +37,6 @@ def compose_verdict_sentences(runs: Sequence[ReportedRun]) -> list[str]:
     else:
         sentences.append(_describe_differing_settings(runs))
     sentences += [_describe_mismatch_rate(run) for run in runs if run.online_audit_arrays]
-    if any("mistaken" in run.figure_arrays for run in runs):
-        sentences.append("The most confident errors of the linear probe are listed under Confusion.")
     return sentences
 
 
@@ -62,6 +60,11 @@ def compose_comparison_sentences(runs: Sequence[ReportedRun]) -> list[str]:
         if len(group) == 1:
             sentences += [_describe_run_against_baselines(metric, group[0]) for metric in headlines]
         else:
+            against_baselines = [text for metric in headlines for text in _iter_baseline_sentences(metric, group)]
+            first_gains = _find_gains_by_baseline_title(headlines[0], group).values() if headlines else ()
+            is_baseline_unbeaten = any(max(gain.low for gain in gains.values()) <= 0 for gains in first_gains)
+            if is_baseline_unbeaten:  # the page is headed by this, not by the best run
+                sentences += [*against_baselines, *_iter_verdict_of_best_run(headlines[0], group)]
             sentences += [_describe_best_run_significance(metric, group) for metric in headlines]
             pairs = permutations(group, 2)
             if not all(one.find_stored_difference(other, m.key) for one, other in pairs for m in headlines):
@@ -71,8 +74,8 @@ def compose_comparison_sentences(runs: Sequence[ReportedRun]) -> list[str]:
                 sentences += filter(None, [_summarize_significant_differences(*group)])
             if (num_pairs := max(run.evaluation.get("pairs_of_runs", 0) for run in group)) > 1:
                 sentences.append(f"The intervals between runs hold simultaneously for all {num_pairs} pairs.")
-            for metric in headlines:
-                sentences += _iter_baseline_sentences(metric, group)
+            if not is_baseline_unbeaten:
+                sentences += against_baselines
         # Test items of a coupling are pairs, but its metrics are means over rows, which are fewer.
         in_percent = any(metric.is_shown_in_percent and metric.group != "links" for metric in headlines)
         if in_percent and items is not None and items < 2_000:
@@ -107,10 +110,7 @@ def choose_verdict_metrics(runs: Sequence[ReportedRun]) -> list[Metric]:
 
 def _describe_best_run_significance(metric: Metric, runs: Sequence[ReportedRun]) -> str:
     """Return a sentence on whether the best run is significantly better than others."""
-    ranked = sorted(
-        runs, key=lambda run: run.metric_value(metric.key) or 0.0, reverse=metric.better_direction == "higher"
-    )
-    best, others = ranked[0], ranked[1:]
+    best, *others = ranked = _sort_best_first(metric, runs)
     name = metric.title_with_definite_article
     leads = {
         run.name: lead for run in others if (lead := _find_difference_positive_if_better(metric, best, run)) is not None
@@ -118,9 +118,7 @@ def _describe_best_run_significance(metric: Metric, runs: Sequence[ReportedRun])
     if len(leads) < len(others):
         value, end = _format_metric_value(best, metric), "; differences between runs have no intervals yet."
         level = [run.name for run in ranked if _format_metric_value(run, metric) == value]
-        if len(level) > 1:
-            return f"On {name} {join_names(level)} have the best value of the runs, {value}{end}"
-        return f"On {name} {best.name} has the best value of the runs, {value}{end}"
+        return f"On {name} {join_names(level)} {'has' if len(level) == 1 else 'have'} the best value, {value}{end}"
     if len(others) == 1:
         ((other, lead),) = leads.items()
         size = metric.format_difference(lead)
@@ -137,6 +135,20 @@ def _describe_best_run_significance(metric: Metric, runs: Sequence[ReportedRun])
         return f"On {name} none of the {len(runs)} runs differs significantly from the best, {best.name}."
     rest = join_names(behind) if len(behind) <= MAX_LISTED_IN_SENTENCE else f"{len(behind)} others"
     return f"On {name} {join_names([best.name, *level])} do not differ significantly; {best.name} is ahead of {rest}."
+
+
+def _iter_verdict_of_best_run(metric: Metric, runs: Sequence[ReportedRun]) -> Iterator[str]:
+    """Yield the stored verdict of the best run in a metric, with its number of steps."""
+    best = _sort_best_first(metric, runs)[0]
+    if verdict := best.evaluation.get("verdict"):
+        steps = f" ({pluralize(best.metrics_rows[-1]['step'], 'step')})" if best.metrics_rows else ""
+        yield f"{best.name}{steps}: {verdict}"
+
+
+def _sort_best_first(metric: Metric, runs: Sequence[ReportedRun]) -> list[ReportedRun]:
+    """Sort runs by a metric, the best first."""
+    sign = -1 if metric.better_direction == "higher" else 1
+    return sorted(runs, key=lambda run: sign * (run.metric_value(metric.key) or 0.0))
 
 
 def _summarize_significant_differences(one: ReportedRun, other: ReportedRun) -> str | None:
@@ -199,34 +211,39 @@ def _iter_baseline_sentences(metric: Metric, runs: Sequence[ReportedRun]) -> Ite
     """Yield sentences that compare several runs with the baselines in a metric."""
     all_are, none_is = ("Both runs are", "neither run is") if len(runs) == 2 else ("All runs are", "no run is")
     name = metric.title_with_definite_article
-    smallest_gains, best_gains = dict[str, Difference](), dict[str, dict[str, Difference]]()
-    for row, title in BASELINE_TITLES.items():
-        gains = {
-            run.name: gain
-            for run in runs
-            if (gain := _find_difference_positive_if_better(metric, run, row)) is not None
-        }
-        if len(gains) < len(runs):
-            continue
+    smallest_gains, best_gains, partly = dict[str, Difference](), dict[str, dict[str, Difference]](), []
+    for title, gains in _find_gains_by_baseline_title(metric, runs).items():
         not_ahead = [run for run, gain in gains.items() if not gain.low > 0]
         if not not_ahead:
             smallest_gains[title] = min(gains.values())
         elif len(not_ahead) == len(runs):
             best_gains[title] = gains
-            if worse := [run for run, gain in gains.items() if gain.high < 0]:
-                yield f"Significantly worse than {title} on {name}: {join_names(worse)}."
         else:
             behind = [f"{run} by {metric.format_difference(gains[run])}" for run in not_ahead[:MAX_LISTED_IN_SENTENCE]]
-            yield f"On {name} not all runs are significantly better than {title}: {'; '.join(behind)}."
+            partly.append(f"On {name} not all runs are significantly better than {title}: {'; '.join(behind)}.")
     if best_gains:
         title, gains = max(best_gains.items(), key=lambda item: max(item[1].values()))
         top = [run for run, gain in gains.items() if gain.value > max(gains.values()).value - 1e-9]
-        sizes = join_names(dict.fromkeys(metric.format_difference(gains[run]) for run in top))
-        best = f"the largest gain is that of {join_names(top)} over {title}, {sizes}"
-        yield f"On {name} {none_is} significantly better than {' or '.join(best_gains)}; {best}."
+        sizes = "; ".join(f"{run} by {metric.format_difference(gains[run])}" for run in top)
+        unbeaten = " or ".join(best_gains)
+        yield f"On {name} {none_is} significantly better than {unbeaten}; the largest gain is over {title}: {sizes}."
+        for title, gains in best_gains.items():
+            if worse := [run for run, gain in gains.items() if gain.high < 0]:
+                yield f"Significantly worse than {title} on {name}: {join_names(worse)}."
+    yield from partly
     if smallest_gains:
         size, titles = metric.format_difference(min(smallest_gains.values())), " and ".join(smallest_gains)
         yield f"{all_are} significantly better than {titles} on {name}; the smallest gain is {size}."
+
+
+def _find_gains_by_baseline_title(metric: Metric, runs: Sequence[ReportedRun]) -> dict[str, dict[str, Difference]]:
+    """Find the gains of the runs over each baseline that all of them have, by its title and by run."""
+    gains_by_title = dict[str, dict[str, Difference]]()
+    for row, title in BASELINE_TITLES.items():
+        gains = {run.name: _find_difference_positive_if_better(metric, run, row) for run in runs}
+        if (known := {run: gain for run, gain in gains.items() if gain is not None}).keys() == gains.keys():
+            gains_by_title[title] = known
+    return gains_by_title
 
 
 def _describe_mismatch_rate(run: ReportedRun) -> str:

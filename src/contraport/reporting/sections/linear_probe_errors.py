@@ -84,14 +84,16 @@ def draw_confusion_matrix(counts: np.ndarray, class_names: list[str]) -> PlotlyF
 
 
 def frequent_confusion_sentences(counts: np.ndarray, class_names: list[str], max_confusions: int = 3) -> list[str]:
-    """Describe the most frequent confusions, such as "cat predicted as dog (7%, 3 of 43)"."""
-    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    np.fill_diagonal(shares, 0)
-    worst = np.lexsort((-counts.ravel(), -shares.ravel()))[:max_confusions]
-    entries = [(float(shares.flat[place]), *divmod(int(place), len(class_names))) for place in worst]
+    """Describe the most frequent confusions, such as "cat predicted as dog (7%, 3 of 43)".
+
+    Single errors are listed only if no confusion is repeated.
+    """
+    errors = counts * ~np.eye(len(counts), dtype=bool)
+    shares = errors / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    order = np.lexsort((-errors.ravel(), -shares.ravel()))
+    worst = [divmod(place, len(counts)) for place in order[errors.flat[order] >= np.clip(errors.max(), 1, 2)].tolist()]
     return [
         f"{class_names[true]} predicted as {class_names[other]} "
-        f"({share:.0%}, {counts[true, other]} of {counts[true].sum()})"
-        for share, true, other in entries
-        if share > 0
+        f"({shares[true, other]:.0%}, {counts[true, other]} of {counts[true].sum()})"
+        for true, other in worst[:max_confusions]
     ]

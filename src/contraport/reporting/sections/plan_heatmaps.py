@@ -50,6 +50,11 @@ class PlanSnapshot(NamedTuple):
         return share_on_target(self.plan, self.target)
 
     @property
+    def share_on_target_if_uniform(self) -> float:
+        """Share on target of equal masses of all pairs."""
+        return share_on_target(1 - np.eye(*self.plan.shape) * self.excludes_self_pairs, self.target)
+
+    @property
     def total_mass(self) -> float:
         """Total mass of the plan, below 1 if the plan drops mass."""
         return float(self.plan.sum())
