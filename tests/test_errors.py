@@ -136,6 +136,7 @@ def test_suggests_a_synonym_or_a_longer_name_before_similar_letters(
     name: str, valid: list[str], nearest: str | None
 ) -> None:
     assert suggest_names(name, valid) == ([] if nearest is None else [nearest])
+    assert suggest_names("dims", ["dimensions", "matryoshka", "projection"], 2) == ["matryoshka", "projection"]
 
 
 def test_lists_the_nearest_of_many_names() -> None:

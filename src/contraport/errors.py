@@ -187,10 +187,10 @@ def unknown_name_error(
     return error
 
 
-_NAME_BY_SYNONYM = {
+_NAMES_BY_SYNONYM = {
     "bs": "batch_size",
     "dim": "projection",
-    "dims": "projection",
+    "dims": "matryoshka projection",
     "fit": "train",
     "gpu": "device",
     "learning_rate": "lr",
@@ -198,7 +198,7 @@ _NAME_BY_SYNONYM = {
     "tau": "temperature",
     "wd": "weight_decay",
 }
-"""Name of this package for other names of the field that have few letters in common with it."""
+"""Names of this package, separated by spaces, for other names of the field that have few letters in common with it."""
 
 
 def suggest_names(name: str, valid_names: Iterable[str], max_names: int = 1, cutoff: float = 0.6) -> list[str]:
@@ -210,7 +210,7 @@ def suggest_names(name: str, valid_names: Iterable[str], max_names: int = 1, cut
     (['temperature'], ['temperature'])
     """
     names = list(valid_names)
-    synonyms = [one for one in names if one == _NAME_BY_SYNONYM.get(name.replace("-", "_"))]
+    synonyms = [one for one in names if one in _NAMES_BY_SYNONYM.get(name.replace("-", "_"), "").split()]
     longer = sorted((one for one in names if len(name) > 2 and one.startswith(name)), key=len)
     similar = difflib.get_close_matches(name, names, n=len(names), cutoff=cutoff) if names else []
     return list(dict.fromkeys([*synonyms, *longer, *similar]))[:max_names]

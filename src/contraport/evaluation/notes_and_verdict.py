@@ -270,11 +270,12 @@ def _find_verdict_without_size_warning(
             # If it is better on none, the baseline is advised for all metrics, as it is where none is worse.
             advised = worse if [metric for metric, gain in by_metric.items() if gain.low > 0] else [*by_metric]
             titles = {metric: metric.title_with_definite_article for metric in advised}
-            size = worse[0].format_difference(-by_metric[worse[0]]) + f" on {titles[worse[0]]}" * (len(titles) > 1)
-            difference = "worse there" if advised == worse else "not significantly better there, and worse"
+            worst = worse[0].format_difference(-by_metric[worse[0]])
+            where = f" on {titles[worse[0]]}" * (len(titles) > 1)
+            difference = "" if advised == worse else "not significantly better there, and "
             return (
-                f"Use {BASELINE_TITLES[row]} for {' and '.join(titles.values())}: the trained encoder is {difference}, "
-                f"by {size}. {advice_by_baseline[row]}"
+                f"Use {BASELINE_TITLES[row]} for {' and '.join(titles.values())}: the trained encoder is {difference}"
+                f"significantly worse{where or ' there'}, by {worst}. {advice_by_baseline[row]}"
             )
     no_better = [row for row, by_metric in compared.items() if not any(gain.low > 0 for gain in by_metric.values())]
     if no_better:

@@ -150,7 +150,7 @@ class MetricsWriter(Callback):
         """Return one line with the session's steps, time, throughput and last loss."""
         bound, seconds = self.last_row["mi_bound"], self.session_seconds
         is_informative = bound is not None and bound > 0  # mutual information is nonnegative
-        shared = f": mutual information of training views >= {bound:.2f} nats" if is_informative else ""
+        shared = f", so the mutual information of training views is >= {bound:.2f} nats" if is_informative else ""
         return (
             f"{pluralize(self.session_steps, 'step')} in {seconds:.1f} s: {self.session_items / seconds:,.0f} items/s, "
             f"{self.data_wait_seconds / seconds:.1%} waiting for data; last loss {self.last_row['loss']:.4f}{shared}"
