@@ -27,17 +27,8 @@ Cleaning: TypeAlias = Literal["drop", "repair", "weigh"]
 """Option that requests a cleaned copy of the data."""
 
 STATISTIC_NAMES = (
-    "combined",
-    "neighbors",
-    "canonical",
-    "likeness",
-    "cosine",
-    "softmax",
-    "csls",
-    "rank",
-    "balanced",
-    "unbalanced",
-)
+    "combined", "neighbors", "canonical", "likeness", "cosine", "softmax", "csls", "rank", "balanced", "unbalanced",
+)  # fmt: skip
 """Statistics of pairs by name; `contraport.auditing.pairs.pair_scoring` computes them, and needs torch."""
 
 TRAINING_OPTION_NAMES = ("encoder", "objective", "temperature", "projection", "epochs", "lr", "weight_decay")
@@ -96,7 +87,7 @@ class AuditOptions(BaseOptions):
     method: str = option(
         "online",
         "Scoring method: online (one training run that scores its pairs five times and drops suspected mismatches), "
-        "crossfit (encoders score pairs that they were not trained on) or frozen (of vectors; trains nothing).",
+        "crossfit (encoders score pairs that they were not trained on) or frozen (for vectors; trains nothing).",
         check=one_of("online", "crossfit", "frozen"),
         group="method",
     )
@@ -140,22 +131,23 @@ class AuditOptions(BaseOptions):
     )
     drop: bool = option(
         False,
-        "Also write the data that are kept, without the flagged pairs, to `out`: as `dropped.csv` for a .csv table and "
-        "so on, as the folder `dropped` for a folder with a table of pairs, else as `dropped.npz`, with images resized "
-        "as for the audit; with three or more views, as `dropped.npz` in which the flagged views are missing.",
+        "Also write the data without the flagged pairs to `out`: `dropped.csv` for a .csv table and so on, the folder "
+        "`dropped` for a folder with a table of pairs, else `dropped.npz`, with images resized as for the audit. "
+        "Training rows that were not audited are left out; the test split is kept in such a table or folder, and that "
+        "of an .npz. With three or more views: `dropped.npz` with the flagged views missing, and all rows of an .npz.",
         lifetime="machine",
     )
     repair: bool = option(
         False,
         "Also write the data, of two views, to `out` with the second view of each flagged pair replaced by that of its "
-        "better partner: `repaired.csv` and so on. Flagged pairs without a better partner are left out.",
+        "better partner: `repaired.csv` and so on. Pairs without one are left out; other rows as with `drop`.",
         lifetime="machine",
     )
     weigh: bool = option(
         False,
-        "Also write the data, of two views, to `out` with weight 0 for flagged pairs and 1 for others: `weighed.csv` "
-        "with the column `audit_weight`, for `contraport train --sample_weight audit_weight`; `weighed.npz` with the "
-        "array `weights`; or for other data `weights.npy` alone.",
+        "Also write the data, of two views, to `out` with weight 0 for flagged pairs and training rows without an "
+        "audited pair, else 1: `weighed.csv` with the column `audit_weight`, for `contraport train --sample_weight "
+        "audit_weight`; `weighed.npz` with the array `weights`; or for other data `weights.npy` alone.",
         lifetime="machine",
     )
     resume: bool = option(

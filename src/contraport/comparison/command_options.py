@@ -51,15 +51,17 @@ class GridOptions(BaseOptions):
         (),
         "Rows of the table: names of objectives or recipes, with settings after a colon, as in "
         "gca-uot:relaxation=0.2,temperature=0.1; in a .yaml file also NAME: {options of `contraport train`}. "
-        "Commas separate entries, or settings of an entry; quote a value that contains commas, as in "
+        "A comma before name=value continues an entry, any other begins a new one; quote a value that contains "
+        "commas, as in "
         "\"gca-ince:target='domains:alpha=0.5,beta=0',info-nce\".",
     )
     settings: Sequence[str | dict[str, Any]] = option(
         ("standard",),
         "Columns of the table, for each dataset: an augmentation (weak, standard or strong), plain (the default "
-        "augmentation for the data), corrupt:KIND:SEVERITY (for several \"corrupt:'noise:3,blur:2'\"), mismatched:0.2 "
-        "(share of pairs), imbalanced:100 (largest over smallest class), domains:style or domains:rotate (four "
-        "styles or rotations), or several joined by +; in a .yaml file also NAME: {options of `contraport train`}.",
+        "augmentation for the data), corrupt:KIND:SEVERITY (for several \"corrupt:'noise:3,blur:2'\") or "
+        "domains:style or domains:rotate (four styles or rotations) of all items, mismatched:0.2 (share of pairs) or "
+        "imbalanced:100 (largest over smallest class) of the training items only, or several joined by +; in a .yaml "
+        "file also NAME: {options of `contraport train`}.",
     )
     over: Sequence[str] = option(
         (), "Option or objective setting with several values, such as temperature=0.1,0.2: a row for each value."
@@ -83,7 +85,7 @@ class CompareOptions(DataPreparationSettings, GridOptions):
     metrics: Sequence[str] = option(
         (),
         "Metrics (see `contraport list metrics`). The first one is used by `tune` and described in the summary; "
-        "default: the main ones of `contraport evaluate` on the first dataset, with labels linear_probe and knn.",
+        "default: the main ones of `contraport evaluate` on the first dataset, linear_probe and knn if it has labels.",
         check=check_metric_names,
         deprecated_name="measures",
         group="evaluation",

@@ -56,8 +56,8 @@ class EvaluateOptions(DataEmbeddingOptions):
     )
     data: str | Path | Any | None = option(
         None,
-        "Data to evaluate on, as in `contraport train`; in Python also a pair (train, test), each of which gives its "
-        "split of that name, or all its items if it has no test split; default: the run's own data.",
+        "Data to evaluate on, as in `contraport train`; in Python also a pair (train, test): the train split of the "
+        "first and the test split of the second, or all items of one without a test split; default: the run's data.",
     )
     test_data: str | Path | Any | None = option(
         None,

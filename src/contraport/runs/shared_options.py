@@ -16,7 +16,8 @@ else:
 
 VIEW_HELP = (
     "View of the run, by its name, number or kind, such as image. Its projection is used, which is comparable between "
-    "views, or its features without a projection; default: the run's `representation`, by default all views' features."
+    "views, or, if the run has none, its features; default: the run's `representation`, by default the features of all "
+    "views side by side."
 )
 """Help text of the option `view`."""
 

@@ -203,27 +203,27 @@ class ViewAndAuditSettings(BaseOptions):
 
     views: int | str | None = option(
         None,
-        "Views of an item: a number of random views; color (lightness and color channels of an RGB image); frames "
-        "(two adjacent windows of a time series: frames:16 for 16 steps each, default a quarter of the series); or "
-        "2+6 (multi-crop: two large and six small crops); default: two random views, or all views of the data.",
+        "Views of an item: a number of random ones; color (lightness and color channels of an RGB image); frames "
+        "(adjacent windows of a time series, each of a quarter of it, or frames:16 of 16 steps); or 2+6 (multi-crop: "
+        "two large and six small crops); default: 2, or all views of the data.",
         group="views",
     )
     augment: str | Any | None = option(
         None,
         "Random augmentation of the views. none, weak, standard or strong, suited to the kind of data. Or: "
         "scaled-noise:0.2, also called noise:0.2 (0.2 times the standard deviation of each feature), "
-        "isotropic-noise:0.2 (0.2 times their root mean square, in all directions) or mixup:0.3 (x_i + lambda "
-        "(x_j - x_i), lambda up to 0.3); the number is optional. In Python also a callable on items (a function, "
-        "torchvision.transforms.v2, albumentations) or batches (kornia, `contraport.data.BatchTransform`); default: "
-        "standard, or none if the data have several views or the views are frames.",
+        "isotropic-noise:0.2 (for every feature, 0.2 times the root mean square of these deviations) or mixup:0.3 "
+        "(x_i + lambda (x_j - x_i), lambda up to 0.3); the number is optional. In Python also a callable on items (a "
+        "function, torchvision.transforms.v2, albumentations) or batches (kornia, `contraport.data.BatchTransform`); "
+        "default: standard, or none if the data have several views or the views are frames.",
         serialize=_serialize_augment_option,
         check=_check_augment,
     )
     audit: bool = option(
         False,
         "Online audit: with two views, score all pairs up to five times during the training, and drop suspected "
-        "mismatches. The share of wrong pairs is estimated from mismatches made on purpose, which the first third of "
-        "the epochs trains on too. With more views, each view of an item is scored, and suspected ones are left out. "
-        "The scores are in `pairs.npz`, or `view_scores.npz`, of the run folder.",
+        "mismatches. The share of wrong pairs is estimated from mismatches made on purpose; they are trained on too, "
+        "but only in the first third of the epochs. With more views, each view of an item is scored, and suspected "
+        "ones are left out. The scores are in `pairs.npz`, or `view_scores.npz`, of the run folder.",
         group="selection of pairs",
     )
