@@ -110,7 +110,7 @@ def parse_learned_temperature_start(learn_spec: str) -> float | None:
 
 
 def parse_temperature_schedule(text: float | str, steps: int) -> RampSchedule:
-    """Parse a temperature schedule such as ``"0.5:0.1"``, which interpolates the log.
+    """Parse a temperature schedule such as ``"0.5:0.1"``, geometric in the temperature.
 
     >>> round(parse_temperature_schedule("0.5:0.1", steps=100).value(50), 3)
     0.224

@@ -136,14 +136,14 @@ def test_mapped_rows_are_read_in_blocks(
     options: dict[str, Any] = {"data": tmp_path / "pairs.npz", "method": "frozen", "statistic": statistic}
     in_memory = contraport.audit(**options, progress=False)
     monkeypatch.setattr(paired_features, "MAX_NORMALIZED_COPY_VALUES", 0)
-    take_rows = stores.MappedRowStore._take_rows
+    take_rows = stores.MemmapRowStore._take_rows
 
-    def take_and_record(self: stores.MappedRowStore, positions: torch.Tensor) -> np.ndarray:
+    def take_and_record(self: stores.MemmapRowStore, positions: torch.Tensor) -> np.ndarray:
         nonlocal largest
         largest = max(largest, len(positions))
         return take_rows(self, positions)
 
-    monkeypatch.setattr(stores.MappedRowStore, "_take_rows", take_and_record)
+    monkeypatch.setattr(stores.MemmapRowStore, "_take_rows", take_and_record)
     result = contraport.audit(**options, progress=False)
     np.testing.assert_allclose(result.scores, in_memory.scores, rtol=0, atol=1e-5)
     assert np.mean(result.partners == in_memory.partners) > 0.99

@@ -419,7 +419,7 @@ def _build_results_where_all_trials_failed(
 def _reference_metrics_by_name_and_column(
     grid: Grid, results: JobAndResultByRowColumnSeed
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """Return metrics of untrained encoders and raw inputs, by their name and column name.
+    """Return the metrics of untrained encoders and raw inputs, by reference and column name.
 
     References are evaluated with the first seed only.
     """

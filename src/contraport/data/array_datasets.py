@@ -16,7 +16,7 @@ from contraport._utils.formatting import pluralize
 from contraport._utils.text_bytes import check_nonblank_texts, texts_or_none_if_no_strings
 from contraport.data.dataset import Dataset
 from contraport.data.splits import Codes, PositionArray
-from contraport.data.stores import MAPPED_BLOCK_BYTES, ArrayStore, MappedRowStore, PackedTextStore, Store, combine_views
+from contraport.data.stores import MAPPED_BLOCK_BYTES, ArrayStore, MemmapRowStore, PackedTextStore, Store, combine_views
 from contraport.errors import UsageError, check, check_all_values
 
 _log = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ def _build_view_store(argument: str, view: Any, *, absent: np.ndarray | None, co
     """
     if isinstance(view, np.memmap) and view.mode == "r" and view.flags.c_contiguous:
         _check_view_shape_and_dtype(argument, view)
-        store = MappedRowStore(view, partial(_items_to_channels_first_tensor, copy=False), absent)
+        store = MemmapRowStore(view, partial(_items_to_channels_first_tensor, copy=False), absent)
         if view.dtype.kind == "f":
             _check_finite(argument, ((raw, floats.numpy()) for raw, floats in store.iterate_raw_and_converted_blocks()))
         return store

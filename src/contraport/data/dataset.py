@@ -13,7 +13,7 @@ from torch import Tensor
 
 from contraport._utils.formatting import pluralize
 from contraport._utils.text_bytes import TEXT_SHAPE
-from contraport.data.duplicate_groups import assign_view_content_ids
+from contraport.data.duplicate_groups import assign_content_ids_by_view
 from contraport.data.stores import ReorderedColumnStore, Shape, Store, SubsetStore, combine_views
 from contraport.errors import UsageError, check
 from contraport.options import accept_deprecated_keywords, keep_deprecated_attributes
@@ -194,7 +194,7 @@ class Dataset(torch.utils.data.Dataset[Batch]):
         elif self.view_content_digests is None:
             return None
         else:
-            ids = assign_view_content_ids(self.view_content_digests, self.present)
+            ids = assign_content_ids_by_view(self.view_content_digests, self.present)
         is_repeated = any(len(column.unique()) < len(column) for column in ids.unbind(1))
         return ids if is_repeated else None
 

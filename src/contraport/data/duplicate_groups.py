@@ -69,14 +69,14 @@ def digest_encoded_items(items: ItemFilesOrBytes, positions: Sequence[int]) -> T
     return torch.tensor(digests, dtype=torch.int64)
 
 
-def assign_view_content_ids(digests: Tensor, present: Tensor | None = None) -> Tensor:
+def assign_content_ids_by_view(digests: Tensor, present: Tensor | None = None) -> Tensor:
     """Assign an integer id to each distinct content of each view, ``(n, views)``.
 
     Args:
         digests: content digest of each item in each view, int64 ``(n, views)``.
         present: which items have which views; a missing view equals no other.
 
-    >>> assign_view_content_ids(torch.tensor([[7, 1], [7, 2]]), torch.tensor([[True, True], [True, False]])).tolist()
+    >>> assign_content_ids_by_view(torch.tensor([[7, 1], [7, 2]]), torch.tensor([[True, True], [True, False]])).tolist()
     [[0, 0], [0, -2]]
     """
     ids = torch.stack([number_by_first_occurrence(column) for column in digests.unbind(1)], dim=1)
@@ -100,7 +100,7 @@ def group_by_shared_content(view_content_ids: Tensor, max_group_size: float) -> 
 
     A view that would make a group of more than `max_group_size` items, such as captions that name only a class, is
     ignored. Views with small groups come first, and the first is always used.
-    `view_content_ids` are the `assign_view_content_ids` of all items, ``(n, views)``.
+    `view_content_ids` are the `assign_content_ids_by_view` of all items, ``(n, views)``.
 
     >>> ids = torch.tensor([[0, 0], [0, 1], [2, 1], [3, 3]])
     >>> group_by_shared_content(ids, max_group_size=3)

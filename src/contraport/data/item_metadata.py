@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from contraport.data.dataset import Dataset
-from contraport.data.duplicate_groups import assign_view_content_ids, digest_encoded_items, group_by_shared_content
+from contraport.data.duplicate_groups import assign_content_ids_by_view, digest_encoded_items, group_by_shared_content
 from contraport.data.image_decoding import choose_image_size, decode_images, log_undecodable_names_by_position
 from contraport.data.splits import (
     DEFAULT_TEST_FRACTION,
@@ -100,7 +100,7 @@ class ItemMetadata:
         digests = self._compute_view_digests(views) if self.is_test is None else None
         groups = None
         if digests is not None:
-            ids = assign_view_content_ids(digests, None if self.present is None else torch.from_numpy(self.present))
+            ids = assign_content_ids_by_view(digests, None if self.present is None else torch.from_numpy(self.present))
             fraction = DEFAULT_TEST_FRACTION if self.test_fraction is None else self.test_fraction
             groups = group_by_shared_content(ids, max_held_out_group_size(self.num_items, fraction)).group_ids
         chosen = self._select_split_positions(split, groups)

@@ -112,7 +112,7 @@ def assign_wrong_partners(
 
     Args:
         shuffled_items: the items in random order, int64 ``(m,)``.
-        view_content_ids: `assign_view_content_ids` of all items, ``(n, views)``; None if no content repeats.
+        view_content_ids: `assign_content_ids_by_view` of all items, ``(n, views)``; None if no content repeats.
         random: generator for the exchanges among items that share content.
         shift: offset of the other item in the given order, if no content repeats.
 
@@ -142,7 +142,7 @@ def swap_correct_pairs(
     Args:
         first: first item of each pair, int64 ``(m,)``.
         second: second item of each pair, int64 ``(m,)``.
-        view_content_ids: `assign_view_content_ids` of all items, ``(n, views)``.
+        view_content_ids: `assign_content_ids_by_view` of all items, ``(n, views)``.
         random: generator for the pairs that exchange their second items.
     """
     base, is_paired = view_content_ids[:, -1].max(initial=0) + 1, view_content_ids.shape[1] == 2

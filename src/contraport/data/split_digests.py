@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from contraport.data.dataset import Dataset
-from contraport.data.duplicate_groups import assign_view_content_ids, group_by_shared_content
+from contraport.data.duplicate_groups import assign_content_ids_by_view, group_by_shared_content
 from contraport.data.splits import max_held_out_group_size
 from contraport.data.streams import Stream
 
@@ -72,7 +72,7 @@ class SplitDigests:
         present = torch.cat([_present_view_mask(part) for part in parts])
         # A view that many items share, such as captions that name a class, does not identify an item.
         views = group_by_shared_content(
-            assign_view_content_ids(digests, present), max_held_out_group_size(len(digests))
+            assign_content_ids_by_view(digests, present), max_held_out_group_size(len(digests))
         ).used_view_indices
         if not present[:, list(views)].any(dim=1).all():
             views = tuple(range(digests.shape[1]))  # some items have only views that many share

@@ -91,7 +91,7 @@ class ArrayStore(Store):
 
 
 @dataclass(frozen=True)
-class MappedRowStore(Store):
+class MemmapRowStore(Store):
     """Store of one view in a memory-mapped array, whose rows become tensors when fetched.
 
     Attributes:

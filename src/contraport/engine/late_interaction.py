@@ -353,7 +353,7 @@ def _nonpadding_mask(z: Tensor) -> Tensor:
 
 
 def _iter_size_sorted_blocks(z: Tensor, max_vectors: int) -> Iterator[_PaddedSetBlock]:
-    """Yield blocks (n, t, d) of vector sets of similar size, of at most `max_vectors`.
+    """Yield blocks (n, t, d) of similarly sized vector sets, each of at most `max_vectors`.
 
     A set of more vectors is a block of its own. Sets are taken in the order of their size, so that a block needs little
     padding.

@@ -128,7 +128,7 @@ class PairPasses(ABC):
 
     @abstractmethod
     def plan_link_input_row_sums(self, row_potential: Tensor, column_potential: Tensor) -> Tensor:
-        """Return each row's sum, (N,), of plan entries times inputs of the link.
+        """Return each row's sum, (N,), of plan entries times the link function's inputs.
 
         They are sum_j P_ij T_ij, in one pass. The plan is P_ij = exp(S_ij + f_i + g_j) with the potentials f and g, and
         T is S without its link.

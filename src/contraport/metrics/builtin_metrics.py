@@ -433,7 +433,7 @@ def uniformity_result(context: EvalContext) -> MetricResult:
         Requirement(lambda context: context.test_labels.bincount().max() > 1, "no class has two test items"),
     ),
 )
-def tolerance_result(context: EvalContext) -> MetricResult:
+def same_class_cosine_result(context: EvalContext) -> MetricResult:
     """Mean cosine between items of the same class.
     Better uniformity usually lowers it.
     """

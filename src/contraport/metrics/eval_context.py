@@ -280,7 +280,7 @@ class EvalContext:
 
     @cached_property
     def columns_ranked_per_row(self) -> ColumnRanking:
-        """Column entities ranked by similarity to each row entity that has a test pair."""
+        """Ranking of the column entities by similarity, for each row entity in a test pair."""
         splits = [_get_required_tensor(part.entity_ids) for part in (self.train, self.test)]
         used, columns = torch.cat(splits)[:, 1].unique(return_inverse=True)
         pairs = torch.stack([torch.cat(splits)[:, 0], columns], dim=1)

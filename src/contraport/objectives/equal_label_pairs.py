@@ -111,7 +111,7 @@ class PairSet:
         return len(self.signed_terms[0].row_labels), len(self.signed_terms[0].column_labels)
 
     @classmethod
-    def all_pairs_except(
+    def all_pairs_except_equal_labels(
         cls, exclusions: Sequence[LabelExclusion | SimilarityExclusion], items: tuple[Tensor, Tensor]
     ) -> PairSet:
         """Build the set of all row-column pairs except those that masks exclude.

@@ -217,7 +217,7 @@ class PairPattern:
 
     def compared_pairs(self) -> PairSet:
         """Return the set of compared pairs."""
-        return self.compute_once("compared", lambda: PairSet.all_pairs_except(self.masks, self.items))
+        return self.compute_once("compared", lambda: PairSet.all_pairs_except_equal_labels(self.masks, self.items))
 
     def different_item_pairs(self) -> PairSet:
         """Return the compared pairs of two different items, which are the negatives."""

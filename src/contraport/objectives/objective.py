@@ -291,7 +291,7 @@ class Objective(Loss):
         return problem.gather_items_of_all_processes(self.kernel)
 
     def _check_loss_call(self, options: Mapping[str, CallOptionValue], reduction: str) -> None:
-        """Raise `UsageError` for arguments with which a plan is supported, but a loss is not."""
+        """Raise `UsageError` for arguments that are valid for a plan, but not for a loss."""
         terms = (self.divergence, *self.penalties)
         if reduction not in ("mean", "none"):
             raise unknown_name_error("reduction", reduction, ("mean", "none"))

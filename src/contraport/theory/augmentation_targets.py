@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @keep_deprecated_attributes(noise_targets="noise_target_plans", mixup_targets="mixup_target_plans")
 @dataclass(frozen=True, eq=False)
 class AugmentationTargets:
-    """Target plans that noise and mixup imply for Gaussian mixtures of several dimensions.
+    """Target plans that noise and mixup imply for multi-dimensional Gaussian mixtures.
 
     Attributes:
         dimensions: number of dimensions of each space, (k,).

@@ -37,7 +37,7 @@ def serialize_data_option(data: Any) -> Any:
 
 
 def _check_sample_weight(name: str, value: Any) -> None:
-    """Raise `UsageError` for an invalid `sample_weight`, such as a file of an encoder."""
+    """Raise `UsageError` unless `sample_weight` has a valid type and file suffix."""
     check(matches_type(value, str | Path), f"{name}: must be a string or a path, got {value!r}.")
     check(
         Path(value).suffix not in {".safetensors", ".pt", ".pth", ".ckpt"},
