@@ -104,7 +104,7 @@ def test_runs_worse_than_a_baseline_are_named(make_run, losses, best, worse):
         for name, loss in zip(("one", "two"), losses, strict=True)
     ]
     sentences = compose_verdict_sentences(load_runs(runs))
-    end = f"; the largest gain is over raw inputs: {best} by"
+    end = f"; the smallest loss is to raw inputs: {best} by"
     assert f"On the linear probe neither run is significantly better than raw inputs{end}" in sentences[0]
     assert compose_heading(load_runs(runs)) == sentences[0]
     assert f"Significantly worse than raw inputs on the linear probe: {worse}." in sentences
@@ -124,7 +124,7 @@ def test_runs_worse_than_a_baseline_are_named(make_run, losses, best, worse):
             (-0.05, -0.02),
             (-0.07, -0.04),
             "On the linear probe neither run is significantly better than the untrained encoder or raw inputs; the "
-            "largest gain is over raw inputs: two by −2.0 points (−3.0 to −1.0).",
+            "smallest loss is to raw inputs: two by 2.0 points (1.0 to 3.0).",
         ),
         (
             (0.004, 0.001),
@@ -201,7 +201,7 @@ def test_runs_evaluated_separately_get_a_command(make_run):
     runs = [write_evaluation(make_run(name), probe, **BASELINES) for name, probe in (("one", 0.95), ("two", 0.94))]
     sentences = compose_verdict_sentences(load_runs(runs))
     assert sentences[0] == (
-        "On the linear probe one has the best value, 95.0%; differences between runs have no intervals yet."
+        "Of the runs, one is best on the linear probe, 95.0%; differences between runs have no intervals yet."
     )
     paths = " ".join(str(run.path) for run in runs)
     assert sentences[1] == f"For intervals of differences, evaluate them together: contraport evaluate {paths}"
@@ -211,7 +211,7 @@ def test_equal_values_of_runs_are_a_tie(make_run):
     probes = {"one": 0.9501, "two": 0.94, "three": 0.9499}
     runs = [write_evaluation(make_run(name), probe, **BASELINES) for name, probe in probes.items()]
     sentence = compose_verdict_sentences(load_runs(runs))[0]
-    assert sentence.startswith("On the linear probe one and three have the best value, 95.0%;")
+    assert sentence.startswith("Of the runs, one and three are best on the linear probe, 95.0%;")
 
 
 def test_command_quotes_the_folders(make_run):
@@ -234,9 +234,7 @@ def test_runs_on_different_test_items_are_not_compared(make_run):
         in sentences
     )
     assert "1 of the 900 test items of digits = 0.11 points." in sentences
-    assert not any(
-        "evaluate them together" in sentence or "three has the best value" in sentence for sentence in sentences
-    )
+    assert not any("evaluate them together" in sentence or "three is best" in sentence for sentence in sentences)
     (group,) = build_metric_table_per_dataset(runs, list_evaluated_metrics(runs))
     assert group.size_sentence == (
         "On digits: 1,000 training and 400 test items of one and two; 2,000 training and 900 test items (uniformity: a "
@@ -345,9 +343,9 @@ def test_heading_says_that_no_run_beats_a_baseline_and_the_advice_follows(make_r
     sentences = compose_verdict_sentences([one, two])
     assert compose_heading([one, two]) == sentences[0]
     assert sentences[0].startswith("On the linear probe neither run is significantly better than ")
-    assert f"two ({two.metrics_rows[-1]['step']} steps): {advice}" in sentences
+    assert f"The best run, two ({two.metrics_rows[-1]['step']} steps): {advice}" in sentences
     assert sum("neither run is" in sentence for sentence in sentences) == 1
-    assert any("two has the best value" in sentence for sentence in sentences[1:])
+    assert any("two is best" in sentence for sentence in sentences[1:])
 
 
 def test_heading_names_the_best_run_if_one_run_beats_the_baselines(make_run):
@@ -357,7 +355,7 @@ def test_heading_names_the_best_run_if_one_run_beats_the_baselines(make_run):
     ]
     heading = compose_heading(load_runs(runs))
     assert heading is not None
-    assert heading.startswith("On the linear probe one has the best value")
+    assert heading.startswith("Of the runs, one is best on the linear probe")
 
 
 @pytest.mark.parametrize(("pairs", "expected"), [(0, False), (1, False), (3, True)])

@@ -133,8 +133,8 @@ class AuditOptions(BaseOptions):
         False,
         "Also write the data without the flagged pairs to `out`: `dropped.csv` for a .csv table and so on, the folder "
         "`dropped` for a folder with a table of pairs, else `dropped.npz`, with images resized as for the audit. "
-        "Training rows that were not audited are left out; the test split is kept in such a table or folder, and that "
-        "of an .npz. With three or more views: `dropped.npz` with the flagged views missing, and all rows of an .npz.",
+        "Training rows that were not audited are left out. The test split of tables, of such folders and of an .npz is "
+        "kept. With three or more views: `dropped.npz`, where the flagged views are missing.",
         lifetime="machine",
     )
     repair: bool = option(
@@ -147,7 +147,7 @@ class AuditOptions(BaseOptions):
         False,
         "Also write the data, of two views, to `out` with weight 0 for flagged pairs and training rows without an "
         "audited pair, else 1: `weighed.csv` with the column `audit_weight`, for `contraport train --sample_weight "
-        "audit_weight`; `weighed.npz` with the array `weights`; or for other data `weights.npy` alone.",
+        "audit_weight`; `weighed.npz` with the array `weights`, which is used by itself; or else `weights.npy`.",
         lifetime="machine",
     )
     resume: bool = option(
@@ -189,8 +189,8 @@ AUDIT_COMMAND_SPEC = Command(
         flagged. A transport plan matches them with one another: if the second view of another flagged pair fits better,
         it is proposed as a partner. To train an encoder without such pairs, use `contraport train --audit`.
 
-        With three or more views, each pair of views is audited, in a folder of its own, and `views.csv` has a score for
-        each view of each item: it is low if the item's pairs with this view score low and its other pairs do not.
+        With three or more views, every two of them are audited, in a folder of their own, and `views.csv` has a score
+        for each view of each item: it is low if the item's pairs with this view score low and its other pairs do not.
         Below 0 the view is more probably wrong than right, and flagged.
 
         `pairs.csv` has a row for each pair, in the order of the data: `id` (number of the audited pair, from 0),

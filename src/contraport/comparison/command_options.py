@@ -57,11 +57,11 @@ class GridOptions(BaseOptions):
     )
     settings: Sequence[str | dict[str, Any]] = option(
         ("standard",),
-        "Columns of the table, for each dataset: an augmentation (weak, standard or strong), plain (the default "
-        "augmentation for the data), corrupt:KIND:SEVERITY (for several \"corrupt:'noise:3,blur:2'\") or "
-        "domains:style or domains:rotate (four styles or rotations) of all items, mismatched:0.2 (share of pairs) or "
-        "imbalanced:100 (largest over smallest class) of the training items only, or several joined by +; in a .yaml "
-        "file also NAME: {options of `contraport train`}.",
+        "Columns of the table, for each dataset: an augmentation (weak, standard or strong) or plain (the default for "
+        "the data). Of all items: corrupt:KIND:SEVERITY (as `corrupt` of `contraport train`; for several "
+        "\"corrupt:'noise:3,blur:2'\"), domains:style or domains:rotate (four styles or rotations). Of the training "
+        "items only: mismatched:0.2 (share of pairs), imbalanced:100 (largest over smallest class). Several are joined "
+        "by +; in a .yaml file also NAME: {options of `contraport train`}.",
     )
     over: Sequence[str] = option(
         (), "Option or objective setting with several values, such as temperature=0.1,0.2: a row for each value."

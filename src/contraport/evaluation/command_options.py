@@ -56,8 +56,8 @@ class EvaluateOptions(DataEmbeddingOptions):
     )
     data: str | Path | Any | None = option(
         None,
-        "Data to evaluate on, as in `contraport train`; in Python also a pair (train, test): the train split of the "
-        "first and the test split of the second, or all items of one without a test split; default: the run's data.",
+        "Data to evaluate on, as in `contraport train`; in Python also a pair (train, test): data with splits "
+        "give their train or test split, other data all items; default: the run's data.",
     )
     test_data: str | Path | Any | None = option(
         None,
@@ -184,7 +184,7 @@ EMBED_COMMAND_SPEC = Command(
         images for a run of images and captions. `contraport search` then finds these items by an item of another view.
 
         Under `torchrun` each process embeds its share of the items and writes one shard, `NAME.00000-of-00002.npz` and
-        so on. Read in the order of their names, the shards contain all items in order.
+        so on. Other commands read them all by `NAME.npz`.
     """,
     examples=(
         "contraport embed runs/photos --data photos/ --out photos.parquet",

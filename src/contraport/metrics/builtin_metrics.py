@@ -388,7 +388,7 @@ def zero_shot_accuracy_per_item(context: EvalContext) -> ItemValueArray:
 )
 def mutual_information_bound_result(context: EvalContext) -> MetricResult:
     """InfoNCE lower bound on the mutual information of the projections of two views.
-    It is log n minus the InfoNCE loss on all n test items. Only for runs trained with InfoNCE.
+    It is log n minus the InfoNCE loss on all n test items. Only for InfoNCE losses, such as nt-xent.
     """
     assert context.temperature_if_trained_by_cosine_info_nce is not None
     positions = context.retrieval_sample_positions

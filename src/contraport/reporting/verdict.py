@@ -118,7 +118,7 @@ def _describe_best_run_significance(metric: Metric, runs: Sequence[ReportedRun])
     if len(leads) < len(others):
         value, end = _format_metric_value(best, metric), "; differences between runs have no intervals yet."
         level = [run.name for run in ranked if _format_metric_value(run, metric) == value]
-        return f"On {name} {join_names(level)} {'has' if len(level) == 1 else 'have'} the best value, {value}{end}"
+        return f"Of the runs, {join_names(level)} {'is' if len(level) == 1 else 'are'} best on {name}, {value}{end}"
     if len(others) == 1:
         ((other, lead),) = leads.items()
         size = metric.format_difference(lead)
@@ -142,7 +142,7 @@ def _iter_verdict_of_best_run(metric: Metric, runs: Sequence[ReportedRun]) -> It
     best = _sort_best_first(metric, runs)[0]
     if verdict := best.evaluation.get("verdict"):
         steps = f" ({pluralize(best.metrics_rows[-1]['step'], 'step')})" if best.metrics_rows else ""
-        yield f"{best.name}{steps}: {verdict}"
+        yield f"The best run, {best.name}{steps}: {verdict}"
 
 
 def _sort_best_first(metric: Metric, runs: Sequence[ReportedRun]) -> list[ReportedRun]:
@@ -224,9 +224,10 @@ def _iter_baseline_sentences(metric: Metric, runs: Sequence[ReportedRun]) -> Ite
     if best_gains:
         title, gains = max(best_gains.items(), key=lambda item: max(item[1].values()))
         top = [run for run, gain in gains.items() if gain.value > max(gains.values()).value - 1e-9]
-        sizes = "; ".join(f"{run} by {metric.format_difference(gains[run])}" for run in top)
-        unbeaten = " or ".join(best_gains)
-        yield f"On {name} {none_is} significantly better than {unbeaten}; the largest gain is over {title}: {sizes}."
+        is_gain = max(gains.values()).value > 0
+        signed = (f"{run} by {metric.format_difference(gains[run] if is_gain else -gains[run])}" for run in top)
+        unbeaten, most = " or ".join(best_gains), "largest gain is over" if is_gain else "smallest loss is to"
+        yield f"On {name} {none_is} significantly better than {unbeaten}; the {most} {title}: {'; '.join(signed)}."
         for title, gains in best_gains.items():
             if worse := [run for run, gain in gains.items() if gain.high < 0]:
                 yield f"Significantly worse than {title} on {name}: {join_names(worse)}."

@@ -15,9 +15,9 @@ else:
 
 
 VIEW_HELP = (
-    "View of the run, by its name, number or kind, such as image. Its projection is used, which is comparable between "
-    "views, or, if the run has none, its features; default: the run's `representation`, by default the features of all "
-    "views side by side."
+    "View of the run, by its name, number or kind, such as image. Its projection is written, which is comparable "
+    "between views, or its features if the run has no projection; default: the features of all views side by side, "
+    "unless the run was trained with another `representation`."
 )
 """Help text of the option `view`."""
 

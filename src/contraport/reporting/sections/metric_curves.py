@@ -31,7 +31,7 @@ CURVE_NOTES_BY_COLUMN = {
     "mi_bound": "From the loss of training batches, not test items; at most the logarithm of the number of candidates.",
     "lr": "A setting, not a result.",
     "temperature": "A lower temperature weighs only the closest pairs.",
-    "plan_mass": "Of training batches. Below 100% the objective drops pairs whose cost is too high.",
+    "plan_mass": "Of training batches. Below 100% the objective gives pairs of high cost less mass.",
 }
 """Notes below the training curves, by logged column."""
 

@@ -221,9 +221,9 @@ class ViewAndAuditSettings(BaseOptions):
     )
     audit: bool = option(
         False,
-        "Online audit: with two views, score all pairs up to five times during the training, and drop suspected "
-        "mismatches. The share of wrong pairs is estimated from mismatches made on purpose; they are trained on too, "
-        "but only in the first third of the epochs. With more views, each view of an item is scored, and suspected "
-        "ones are left out. The scores are in `pairs.npz`, or `view_scores.npz`, of the run folder.",
+        "Online audit, for data of two or more views: score all pairs up to five times during the training, and drop "
+        "suspected mismatches; with three or more, score each view of an item. The share of wrong pairs is estimated "
+        "from mismatches made on purpose, which are trained on in the first third of the epochs only. The scores are "
+        "in `pairs.npz`, or `view_scores.npz`, of the run folder.",
         group="selection of pairs",
     )
