@@ -239,8 +239,8 @@ def test_search_rejects_runs_with_incomparable_views(tmp_path: Path) -> None:
         contraport.search(without_objective, "a bar")
     with raises_usage_error("classes.views", "view0"):
         contraport.evaluate(run, classes=list("0123456789"), progress=False)
-    notes = contraport.evaluate(run, metrics=["zero_shot"], progress=False)["notes"]
-    assert ["text" in note for note in notes if "Zero-shot" in note] == [True]
+    with raises_usage_error("metrics.none_computed", "text", "Zero-shot"):
+        contraport.evaluate(run, metrics=["zero_shot"], progress=False)
 
 
 def test_search_rejects_a_text_for_a_run_of_vectors(tmp_path: Path) -> None:
