@@ -104,7 +104,7 @@ def test_runs_worse_than_a_baseline_are_named(make_run, losses, best, worse):
         for name, loss in zip(("one", "two"), losses, strict=True)
     ]
     sentences = compose_verdict_sentences(load_runs(runs))
-    end = f"; the smallest loss is to raw inputs: {best} by"
+    end = f"; closest to raw inputs: {best} at"
     assert f"On the linear probe neither run is significantly better than raw inputs{end}" in sentences[0]
     assert compose_heading(load_runs(runs)) == sentences[0]
     assert f"Significantly worse than raw inputs on the linear probe: {worse}." in sentences
@@ -124,7 +124,7 @@ def test_runs_worse_than_a_baseline_are_named(make_run, losses, best, worse):
             (-0.05, -0.02),
             (-0.07, -0.04),
             "On the linear probe neither run is significantly better than the untrained encoder or raw inputs; the "
-            "smallest loss is to raw inputs: two by 2.0 points (1.0 to 3.0).",
+            "closest to raw inputs: two at −2.0 points (−3.0 to −1.0).",
         ),
         (
             (0.004, 0.001),
@@ -343,7 +343,7 @@ def test_heading_says_that_no_run_beats_a_baseline_and_the_advice_follows(make_r
     sentences = compose_verdict_sentences([one, two])
     assert compose_heading([one, two]) == sentences[0]
     assert sentences[0].startswith("On the linear probe neither run is significantly better than ")
-    assert f"The best run, two ({two.metrics_rows[-1]['step']} steps): {advice}" in sentences
+    assert f"For two, the best run ({two.metrics_rows[-1]['step']} steps): {advice}" in sentences
     assert sum("neither run is" in sentence for sentence in sentences) == 1
     assert any("two is best" in sentence for sentence in sentences[1:])
 

@@ -132,22 +132,22 @@ class AuditOptions(BaseOptions):
     drop: bool = option(
         False,
         "Also write the data without the flagged pairs to `out`: `dropped.csv` for a .csv table and so on, the folder "
-        "`dropped` for a folder with a table of pairs, else `dropped.npz`, with images resized as for the audit. "
-        "Training rows that were not audited are left out. The test split of tables, of such folders and of an .npz is "
-        "kept. With three or more views: `dropped.npz`, where the flagged views are missing.",
+        "`dropped` for a folder of files with a table of their pairs, else `dropped.npz` (images resized as for the "
+        "audit). Training rows that were not audited are left out; a test split is kept by the first two, and of an "
+        ".npz. With three or more views: `dropped.npz`, where the flagged views are missing.",
         lifetime="machine",
     )
     repair: bool = option(
         False,
         "Also write the data, of two views, to `out` with the second view of each flagged pair replaced by that of its "
-        "better partner: `repaired.csv` and so on. Pairs without one are left out; other rows as with `drop`.",
+        "better partner: `repaired.csv` and so on. Flagged pairs without one are left out; other rows as with `drop`.",
         lifetime="machine",
     )
     weigh: bool = option(
         False,
         "Also write the data, of two views, to `out` with weight 0 for flagged pairs and training rows without an "
         "audited pair, else 1: `weighed.csv` with the column `audit_weight`, for `contraport train --sample_weight "
-        "audit_weight`; `weighed.npz` with the array `weights`, which is used by itself; or else `weights.npy`.",
+        "audit_weight`; `weighed.npz` with the array `weights`, for an .npz; else `weights.npy`.",
         lifetime="machine",
     )
     resume: bool = option(
@@ -198,7 +198,7 @@ AUDIT_COMMAND_SPEC = Command(
         (`id` of the better partner; -1: none), `partner_score`, `partner_confidence` (the estimated probability that
         the partner is right), `row` (row in the data, from 0; pairs that were not audited count too) and `key`, if the
         data have names (after an apostrophe if a spreadsheet would take it for a formula). `--json` prints `audit.json`
-        with the scores and partners of all pairs; `flagged_pairs`, or `flagged_views`, lists the flagged, worst first.
+        and the scores and partners of all pairs; its entry `flagged_pairs`, or `flagged_views`, has the worst first.
         `audit.html`, one file, shows the worst pairs with their better partners, to sort, mark and download as a list.
     """,
     examples=(

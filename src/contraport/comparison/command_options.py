@@ -58,10 +58,10 @@ class GridOptions(BaseOptions):
     settings: Sequence[str | dict[str, Any]] = option(
         ("standard",),
         "Columns of the table, for each dataset: an augmentation (weak, standard or strong) or plain (the default for "
-        "the data). Of all items: corrupt:KIND:SEVERITY (as `corrupt` of `contraport train`; for several "
-        "\"corrupt:'noise:3,blur:2'\"), domains:style or domains:rotate (four styles or rotations). Of the training "
-        "items only: mismatched:0.2 (share of pairs), imbalanced:100 (largest over smallest class). Several are joined "
-        "by +; in a .yaml file also NAME: {options of `contraport train`}.",
+        "the data). To change all items: corrupt:KIND:SEVERITY (as `corrupt` of `contraport train`; for several "
+        "\"corrupt:'noise:3,blur:2'\"), domains:style or domains:rotate (four styles or rotations). To change the "
+        "training items only: mismatched:0.2 (share of pairs), imbalanced:100 (largest over smallest class). Several "
+        "are joined by +; in a .yaml file also NAME: {options of `contraport train`}.",
     )
     over: Sequence[str] = option(
         (), "Option or objective setting with several values, such as temperature=0.1,0.2: a row for each value."

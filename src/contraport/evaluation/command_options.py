@@ -56,8 +56,8 @@ class EvaluateOptions(DataEmbeddingOptions):
     )
     data: str | Path | Any | None = option(
         None,
-        "Data to evaluate on, as in `contraport train`; in Python also a pair (train, test): data with splits "
-        "give their train or test split, other data all items; default: the run's data.",
+        "Data to evaluate on, as in `contraport train`; in Python also a pair (train, test), each of which "
+        "gives its split of that name, or all items if it has no splits; default: the run's data.",
     )
     test_data: str | Path | Any | None = option(
         None,
@@ -117,9 +117,10 @@ EVALUATE_COMMAND_SPEC = Command(
     "contraport.evaluation:evaluate",
     "Evaluate a trained encoder on held-out items.",
     details="""
-        Metrics are computed on the representation, not the projection, for the trained encoder and its baselines: the
-        raw inputs and the encoder before training, called `untrained` if its weights were random and `given` if it
-        started from given weights. Metrics that the data do not allow, such as accuracies without labels, are noted.
+        Metrics are computed on the representation of the trained encoder and of its baselines: the raw inputs and the
+        encoder before training, called `untrained` if its weights were random and `given` if it started from given
+        weights. The mutual information, and retrieval between views with encoders of their own, use the projection.
+        Metrics that the data do not allow, such as accuracies without labels, are noted.
 
         Every metric has a 95% bootstrap interval over the test items, and so has its difference from the baselines and
         from other runs on the same test items. For more than two runs the intervals of differences between runs hold
@@ -157,7 +158,7 @@ class EmbedOptions(DataEmbeddingOptions):
     )
     split: Literal["train", "test", "all"] = option(
         "all",
-        "Split to embed: train, test, or all, which is both in this order; a Dataset is embedded as a whole.",
+        "Split to embed: train, test, or all, which is both in this order; in Python a Dataset is embedded as a whole.",
         check=one_of("train", "test", "all"),
     )
     shard_items: int | None = option(

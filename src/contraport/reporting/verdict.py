@@ -142,7 +142,7 @@ def _iter_verdict_of_best_run(metric: Metric, runs: Sequence[ReportedRun]) -> It
     best = _sort_best_first(metric, runs)[0]
     if verdict := best.evaluation.get("verdict"):
         steps = f" ({pluralize(best.metrics_rows[-1]['step'], 'step')})" if best.metrics_rows else ""
-        yield f"The best run, {best.name}{steps}: {verdict}"
+        yield f"For {best.name}, the best run{steps}: {verdict}"
 
 
 def _sort_best_first(metric: Metric, runs: Sequence[ReportedRun]) -> list[ReportedRun]:
@@ -224,10 +224,13 @@ def _iter_baseline_sentences(metric: Metric, runs: Sequence[ReportedRun]) -> Ite
     if best_gains:
         title, gains = max(best_gains.items(), key=lambda item: max(item[1].values()))
         top = [run for run, gain in gains.items() if gain.value > max(gains.values()).value - 1e-9]
-        is_gain = max(gains.values()).value > 0
-        signed = (f"{run} by {metric.format_difference(gains[run] if is_gain else -gains[run])}" for run in top)
-        unbeaten, most = " or ".join(best_gains), "largest gain is over" if is_gain else "smallest loss is to"
-        yield f"On {name} {none_is} significantly better than {unbeaten}; the {most} {title}: {'; '.join(signed)}."
+        if max(gains.values()).value > 0:
+            sizes = "; ".join(f"{run} by {metric.format_difference(gains[run])}" for run in top)
+            nearest = f"the largest gain is over {title}: {sizes}"
+        else:
+            sizes = "; ".join(f"{run} at {metric.format_difference(gains[run], signed=True)}" for run in top)
+            nearest = f"closest to {title}: {sizes}"
+        yield f"On {name} {none_is} significantly better than {' or '.join(best_gains)}; {nearest}."
         for title, gains in best_gains.items():
             if worse := [run for run, gain in gains.items() if gain.high < 0]:
                 yield f"Significantly worse than {title} on {name}: {join_names(worse)}."

@@ -204,7 +204,7 @@ class ViewAndAuditSettings(BaseOptions):
     views: int | str | None = option(
         None,
         "Views of an item: a number of random ones; color (lightness and color channels of an RGB image); frames "
-        "(adjacent windows of a time series, each of a quarter of it, or frames:16 of 16 steps); or 2+6 (multi-crop: "
+        "(adjacent windows of a time series, each a quarter of it; frames:16: each of 16 steps); or 2+6 (multi-crop: "
         "two large and six small crops); default: 2, or all views of the data.",
         group="views",
     )
@@ -222,8 +222,8 @@ class ViewAndAuditSettings(BaseOptions):
     audit: bool = option(
         False,
         "Online audit, for data of two or more views: score all pairs up to five times during the training, and drop "
-        "suspected mismatches; with three or more, score each view of an item. The share of wrong pairs is estimated "
-        "from mismatches made on purpose, which are trained on in the first third of the epochs only. The scores are "
-        "in `pairs.npz`, or `view_scores.npz`, of the run folder.",
+        "suspected mismatches; with three or more, score and drop single views of items. The share of wrong pairs is "
+        "estimated from mismatches made on purpose, which are trained on in the first third of the epochs only. The "
+        "scores are in `pairs.npz`, or `view_scores.npz`, of the run folder.",
         group="selection of pairs",
     )

@@ -79,8 +79,8 @@ class ObjectiveSettings(BaseOptions):
         "nt-xent",
         "Objective: a name (see `contraport list objectives`), or in Python a module that is called with the "
         "projections of two views. `layout`, `kernel`, `constraint`, `target` and `divergence` replace parts of a "
-        "named objective; `custom` is info-nce, to start from. With more than two views the loss is the mean "
-        "over all pairs of views, unless the objective takes all views at once, as cmc does.",
+        "named objective; start from `custom`, which is info-nce, or any other. With more than two views the loss is "
+        "the mean over all pairs of views, unless the objective takes all views at once, as cmc does.",
         group="objective",
     )
     objective_settings: dict[str, Any] | None = option(
