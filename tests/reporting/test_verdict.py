@@ -123,7 +123,7 @@ def test_runs_worse_than_a_baseline_are_named(make_run, losses, best, worse):
         (
             (-0.05, -0.02),
             (-0.07, -0.04),
-            "On the linear probe neither run is significantly better than the untrained encoder or raw inputs; the "
+            "On the linear probe neither run is significantly better than the untrained encoder or raw inputs; "
             "closest to raw inputs: two at −2.0 points (−3.0 to −1.0).",
         ),
         (
