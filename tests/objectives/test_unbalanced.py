@@ -23,7 +23,7 @@ from contraport import (
     Unbalanced,
 )
 from contraport.engine import Geometry
-from contraport.objectives.constraints.base_and_simple_constraints import PlanRequest
+from contraport.objectives.constraints.constraint import PlanRequest
 from contraport.objectives.constraints.sinkhorn import MarginalRelaxation, SinkhornConstraint
 
 BACKENDS = ["dense", "stored", "streamed"]

@@ -184,7 +184,7 @@ class _NeighborEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     @property
     def _is_interpolated(self) -> bool:
-        """Whether the sums over all pairs are interpolated on a grid."""
+        """True if the sums over all pairs are interpolated on a grid."""
         if self.method == "auto":  # an encoder may place points so far apart that no grid holds them
             return self._has_symmetric_affinities and self.n_components == 2 and self.encoder is None
         return self.method == "interpolated"

@@ -1,6 +1,6 @@
 """Constraints of objectives: sets of allowed transport plans."""
 
-from contraport.objectives.constraints.base_and_simple_constraints import (
+from contraport.objectives.constraints.constraint import (
     Constraint,
     Exact,
     Free,

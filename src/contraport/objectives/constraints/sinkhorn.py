@@ -23,7 +23,7 @@ from contraport.engine import (
     run_sinkhorn_to_convergence,
 )
 from contraport.errors import check, check_integer, check_name, check_positive
-from contraport.objectives.constraints.base_and_simple_constraints import (
+from contraport.objectives.constraints.constraint import (
     Constraint,
     LogMarginals,
     PlanRequest,

@@ -19,7 +19,7 @@ from contraport.engine import (
     run_host_loop,
 )
 from contraport.errors import check, check_name, fits_float32_or_int64, format_value
-from contraport.objectives.constraints.base_and_simple_constraints import (
+from contraport.objectives.constraints.constraint import (
     Constraint,
     PlanRequest,
     Simplex,

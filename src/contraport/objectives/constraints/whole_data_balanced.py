@@ -9,7 +9,7 @@ from torch import Tensor
 
 from contraport.engine import Geometry, LabelExclusion, row_log_sums, traceable_log
 from contraport.errors import check
-from contraport.objectives.constraints.base_and_simple_constraints import Constraint, PlanRequest
+from contraport.objectives.constraints.constraint import Constraint, PlanRequest
 from contraport.objectives.equal_label_pairs import PairSet, log_sum_exp_by_group
 from contraport.objectives.layouts import PairPattern
 from contraport.objectives.log_moving_averages import ItemLogAverages
